@@ -16,14 +16,18 @@ use super::{
     wait,
 };
 use clap::{Args, Subcommand};
-use meshd_api::{RolloutPlan, RolloutView, StartRollout, UndoRollout, routes as api};
-use meshd_model::rollouts::{Amount, RolloutPolicy, RolloutState, RolloutTarget};
+use meshd_api::{
+    RolloutNodeView, RolloutPlan, RolloutView, StartRollout, UndoRollout, routes as api,
+};
+use meshd_model::rollouts::{Amount, NodeStage, RolloutPolicy, RolloutState, RolloutTarget};
 use meshd_types::RolloutId;
 use options::RolloutOptions;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval in which a followed rollout is read.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which a rollout is read again after a failure.
+const RETRY_FOR: Duration = Duration::from_secs(60);
 /// Maximum number of nodes that `show` lists.
 const SHOWN_NODES: usize = 200;
 
@@ -201,8 +205,14 @@ pub(super) fn reboot_in_waves(
 async fn undo(client: &AdminClient, args: UndoArgs) -> Result<(), Failure> {
     let UndoArgs { rollout, confirmation } = args;
     let undone = client.get(api::GET_ROLLOUT.path([&rollout])).await?;
-    message!("{} nodes return to what they ran", undone.progress.done + undone.progress.failed);
-    let all_at_once = confirmation.confirm(undone.waves, undone.nodes)?;
+    let nodes = client.get(api::LIST_ROLLOUT_NODES.path([&rollout])).await?;
+    // A node that ran the profile already did not begin.
+    let is_changed = |node: &&RolloutNodeView| {
+        node.began_at.is_some() && matches!(node.stage, NodeStage::Done | NodeStage::Failed)
+    };
+    let changed = u32::try_from(nodes.iter().filter(is_changed).count()).unwrap_or(u32::MAX);
+    message!("{changed} nodes return to what they ran");
+    let all_at_once = confirmation.confirm(undone.waves, changed)?;
     let request = UndoRollout { all_at_once };
     let started = client.post(api::UNDO_ROLLOUT.path([&rollout]), &request).await?;
     confirmation.report(client, &started).await
@@ -227,7 +237,8 @@ impl Confirmation {
         if !self.yes {
             confirm(&format!("Start the rollout over {nodes} nodes?"))?;
         }
-        Ok(None)
+        // The return of a few nodes has one wave, also if the rollout had several.
+        Ok(self.all_at_once)
     }
 
     async fn report(&self, client: &AdminClient, started: &RolloutView) -> Result<(), Failure> {
@@ -251,8 +262,18 @@ async fn show(client: &AdminClient, id: RolloutId, output: Output) -> Result<(),
 /// Prints the progress of a rollout whenever it changes. Fails unless the rollout is done.
 async fn follow_rollout(client: &AdminClient, id: RolloutId) -> Result<(), Failure> {
     let mut shown = String::new();
+    let mut answered_at = Instant::now();
     loop {
-        let rollout = client.get(api::GET_ROLLOUT.path([&id])).await?;
+        let rollout = match client.get(api::GET_ROLLOUT.path([&id])).await {
+            Ok(rollout) => rollout,
+            // The rollout goes on after a restart of meshd.
+            Err(_) if !shown.is_empty() && answered_at.elapsed() < RETRY_FOR => {
+                tokio::time::sleep(FOLLOW_INTERVAL).await;
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
+        answered_at = Instant::now();
         let line = text::progress(&rollout);
         if line != shown {
             message!("rollout {id}: {line}");
@@ -268,6 +289,19 @@ async fn follow_rollout(client: &AdminClient, id: RolloutId) -> Result<(), Failu
                 return Err(Failure::new(message, hint));
             }
             _ => tokio::time::sleep(FOLLOW_INTERVAL).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_all_nodes_is_sent_whatever_the_waves_of_the_undone_rollout() {
+        for waves in [1, 4] {
+            let confirmation = Confirmation { yes: true, all_at_once: Some(2), wait: false };
+            assert_eq!(confirmation.confirm(waves, 2).unwrap(), Some(2), "{waves}");
         }
     }
 }

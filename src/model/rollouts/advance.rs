@@ -133,6 +133,7 @@ impl<'a> Progress<'a> {
             active.binary_search(&id).is_ok()
         });
         let mut domain = self.active_domain(&active);
+        let mut admitted = self.count_admitted(active.len());
         for (serves, _, id) in ready {
             let present = inventory.node(id);
             let Some(record) = self.nodes.get(&id) else { continue };
@@ -147,6 +148,11 @@ impl<'a> Progress<'a> {
                     let reason = "the node runs it already";
                     record.finish(NodeStage::Done, Some(reason), self.time.now);
                 }
+                (Eligibility::Absent, _) => self.wait_for_link(&mut record),
+                (Eligibility::Begins, _) if admitted == 0 => {
+                    self.step.waits = Some("no node has proved the change yet".to_owned());
+                    continue;
+                }
                 (Eligibility::Begins, Some(present)) => {
                     if domain.as_ref().is_some_and(|domain| *domain != present.domain) {
                         self.step.waits = Some("another failure domain is in progress".to_owned());
@@ -156,6 +162,7 @@ impl<'a> Progress<'a> {
                         self.step.waits = Some(fault.to_string());
                         continue;
                     }
+                    admitted -= 1;
                     begin(&mut record, present, &context);
                     let order = advance_node(&mut record, &context);
                     self.step.orders.extend(order.map(|order| (id, order)));
@@ -165,10 +172,36 @@ impl<'a> Progress<'a> {
                 }
                 _ => {
                     self.step.waits = Some(format!("{} has work or no link", record.name));
-                    continue;
+                    record.since_ms = 0;
                 }
             }
             self.changed.insert(id, record);
+        }
+    }
+
+    /// Returns the number of nodes that may begin. A canary that was left out proves nothing, so
+    /// until a node was changed, further waves begin as few nodes as the first.
+    fn count_admitted(&self, active: usize) -> usize {
+        let proves =
+            |record: &RolloutNode| record.stage == NodeStage::Done && record.boot.is_some();
+        match self.rollout.policy.canaries as usize {
+            0 => usize::MAX,
+            _ if self.records().any(proves) => usize::MAX,
+            canaries => canaries.saturating_sub(active),
+        }
+    }
+
+    /// Fails a waiting node that served and has no link for its timeout.
+    fn wait_for_link(&mut self, record: &mut RolloutNode) {
+        let context = NodeContext { rollout: &self.rollout, present: None, time: self.time };
+        if record.since_ms == 0 {
+            record.since_ms = context.clock_ms().max(1);
+        }
+        if context.is_late(record.since_ms) {
+            let reason = "it served when the rollout began, and is offline";
+            record.finish(NodeStage::Failed, Some(reason), self.time.now);
+        } else {
+            self.step.waits = Some(format!("{} is offline", record.name));
         }
     }
 

@@ -3,16 +3,30 @@
 
 use super::{Floor, Inventory};
 use meshd_types::NodeId;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 /// A floor that a rollout would break.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the floor {floor} forbids it: {serving} of {members} nodes serve, {required} must")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FloorFault {
     pub floor: Floor,
     pub members: usize,
     pub serving: usize,
     pub required: usize,
+    /// The group of the floor is not in the site, or has no nodes.
+    pub has_no_nodes: bool,
+}
+
+impl std::error::Error for FloorFault {}
+
+impl fmt::Display for FloorFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FloorFault { floor, members, serving, required, .. } = self;
+        write!(f, "the floor {floor} forbids it: ")?;
+        match &floor.group {
+            Some(group) if self.has_no_nodes => write!(f, "group {group} has no nodes"),
+            _ => write!(f, "{serving} of {members} nodes serve, {required} must"),
+        }
+    }
 }
 
 meshd_types::hints!(FloorFault {
@@ -25,6 +39,7 @@ pub(super) struct CountedFloor<'a> {
     members: BTreeSet<NodeId>,
     serving: usize,
     required: usize,
+    has_no_nodes: bool,
 }
 
 impl<'a> CountedFloor<'a> {
@@ -32,19 +47,24 @@ impl<'a> CountedFloor<'a> {
     /// for those in progress.
     fn new(
         floor: &'a Floor,
-        selected: impl Iterator<Item = NodeId>,
+        selected: impl Iterator<Item = NodeId> + Clone,
         inventory: &dyn Inventory,
         is_active: impl Fn(NodeId) -> bool,
     ) -> Self {
-        let members: BTreeSet<NodeId> = match &floor.group {
-            Some(group) => inventory.group(group).unwrap_or_default().into_iter().collect(),
-            None => selected.collect(),
-        };
-        let members: BTreeSet<NodeId> =
-            members.into_iter().filter(|id| inventory.exists(*id)).collect();
+        let group = floor.group.as_ref();
+        let members = group.map(|group| inventory.group(group).unwrap_or_default());
+        let mut members: BTreeSet<NodeId> =
+            members.unwrap_or_else(|| selected.clone().collect()).into_iter().collect();
+        members.retain(|id| inventory.exists(*id));
+        if members.is_empty() {
+            // A reload may rename or empty a group: its floor then forbids every node.
+            let members: BTreeSet<NodeId> = selected.collect();
+            return CountedFloor { floor, members, serving: 0, required: 0, has_no_nodes: true };
+        }
         let serving = members.iter().filter(|id| inventory.serves(**id) && !is_active(**id));
         let required = floor.serving.rounded_up(members.len());
-        CountedFloor { floor, serving: serving.count(), required, members }
+        let serving = serving.count();
+        CountedFloor { floor, serving, required, members, has_no_nodes: false }
     }
 
     fn fault(&self) -> FloorFault {
@@ -53,6 +73,7 @@ impl<'a> CountedFloor<'a> {
             members: self.members.len(),
             serving: self.serving,
             required: self.required,
+            has_no_nodes: self.has_no_nodes,
         }
     }
 }

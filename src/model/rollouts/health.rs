@@ -34,14 +34,21 @@ impl NodeContext<'_> {
     }
 }
 
+/// True if the node runs what it was rebooted into, or what it boots next, with a link, and no
+/// check fails.
+pub(super) fn runs_wanted(record: &RolloutNode, present: &NodePresent) -> bool {
+    let is_wanted = present.settings.booted.is_some() && present.settings.booted == record.wanted;
+    present.runs_next() || (is_wanted && present.is_linked && present.passes)
+}
+
 /// Describes why a node is not healthy.
-pub(super) fn state_text(present: &NodePresent) -> String {
+pub(super) fn state_text(record: &RolloutNode, present: &NodePresent) -> String {
     let phase = present.phase;
     if !present.is_linked {
         format!("{phase} without a link")
     } else if !present.passes {
         format!("{phase} and its checks do not pass")
-    } else if present.settings.booted.is_some() && present.settings.booted != present.next {
+    } else if !runs_wanted(record, present) {
         format!("{phase} and runs another generation")
     } else {
         phase.to_string()
@@ -55,11 +62,12 @@ pub(super) fn is_back(record: &RolloutNode, present: &NodePresent) -> bool {
         Phase::Maintenance => !record.drained,
         _ => false,
     };
-    is_in_service && present.runs_next()
+    is_in_service && runs_wanted(record, present)
 }
 
 /// Returns a node to service that runs what it should and that the rollout has drained.
 pub(super) fn resume(record: &RolloutNode, present: &NodePresent) -> Option<NodeOrder> {
-    let can_resume = record.drained && present.phase == Phase::Maintenance && present.runs_next();
+    let is_out = record.drained && present.phase == Phase::Maintenance;
+    let can_resume = is_out && runs_wanted(record, present);
     can_resume.then_some(NodeOrder::Resume)
 }

@@ -25,14 +25,16 @@ pub struct NodePresent {
     pub settings: NodeSettings,
     /// Generation that the node boots next.
     pub next: Option<Generation>,
+    /// `next` is not known yet: the site or the node has changed.
+    pub is_next_stale: bool,
     /// The boot that the phase describes.
     pub boot: BootKey,
     /// The boot loop of the node, in words.
     pub boot_loop: Option<String>,
     pub has_work: bool,
-    /// An order of the rollout is being given to the node.
+    /// An order is being given to the node, or waits for it.
     pub is_ordering: bool,
-    /// A reboot of the node is not finished.
+    /// A reboot or a power cut of the node is not finished.
     pub is_rebooting: bool,
     /// Value of the label that names failure domains.
     pub domain: Option<LabelValue>,

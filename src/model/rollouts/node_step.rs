@@ -2,8 +2,8 @@
 
 use super::{
     NodePresent, NodeSettings, NodeStage, Rollout, RolloutNode, RolloutTarget, WorkPolicy,
-    health::{NodeContext, is_back, resume, state_text},
-    returning,
+    health::{NodeContext, is_back, resume, runs_wanted, state_text},
+    returning::{self, Return},
 };
 use crate::{
     fleet::Phase,
@@ -16,6 +16,8 @@ pub(super) enum Eligibility {
     Begins,
     /// The node has work or no link at present.
     Waits,
+    /// The node served when the rollout was planned, and is offline or boots.
+    Absent,
     /// The node is left out, for this reason.
     Skipped(String),
     /// The node runs already what the rollout changes it to.
@@ -33,10 +35,12 @@ pub(super) fn eligibility(record: &RolloutNode, context: &NodeContext<'_>) -> El
         | Phase::Enrolling
         | Phase::Draining
         | Phase::Maintenance => {}
+        // A network that fails for a while is no reason to leave all nodes out.
+        Phase::Offline | Phase::Booting if record.served => return Eligibility::Absent,
         phase => return Eligibility::Skipped(format!("the node is {phase}")),
     }
     let is_plain = context.rollout.target == RolloutTarget::Reboot;
-    let is_configured = next_setting(record, present, context.rollout).is_none();
+    let is_configured = next_setting(record, present, context.rollout) == Return::Complete;
     if !is_plain && is_configured && present.runs_next() && present.settings.booted.is_some() {
         return Eligibility::Unchanged;
     }
@@ -93,6 +97,10 @@ fn drain(
         if is_out && record.drained {
             return Some(NodeOrder::Resume);
         }
+        // Its drain is on the way: after it, the rollout has to return the node.
+        if present.is_ordering {
+            return None;
+        }
         if matches!(present.phase, Phase::Offline | Phase::Booting) {
             let reason = "it went offline while it drained; return it with `meshd node resume`";
             record.finish(NodeStage::Skipped, Some(reason), context.time.now);
@@ -136,27 +144,45 @@ fn reboot(
     context: &NodeContext<'_>,
 ) -> Option<NodeOrder> {
     let setting = next_setting(record, present, context.rollout);
+    let has_rebooted = record.boot.as_ref() != Some(&present.boot);
+    // A reload gives an unpinned node another generation: that is no order to the node.
+    let is_reloaded = present.settings.pinned.is_none()
+        && matches!(setting, Return::Order(NodeOrder::Pin { .. }));
     match setting {
-        Some(_) if record.configured => {
+        Return::Order(_) if is_reloaded && has_rebooted && record.configured => {}
+        Return::Unknown if !record.configured => {
+            is_over(record, context, present);
+            return None;
+        }
+        Return::Order(_) if record.configured && !is_reloaded => {
             let reason = "another order changed its boot settings";
             record.finish(NodeStage::Failed, Some(reason), context.time.now);
             return None;
         }
-        Some(order) => {
+        Return::Order(order) => {
             if let Some(reason) = present.refused(&order) {
                 fail(record, present, context, reason);
                 return None;
             }
             return Some(order);
         }
-        None => record.configured = true,
+        Return::Complete | Return::Unknown => record.configured = true,
     }
-    if record.boot.as_ref() == Some(&present.boot) {
+    if !has_rebooted {
         if is_over(record, context, present) {
             return None;
         }
         let can_reboot = present.is_linked && !present.is_rebooting;
+        if can_reboot {
+            record.wanted = present.next;
+        }
         return can_reboot.then_some(NodeOrder::Reboot);
+    }
+    if has_left_again(record, present) {
+        let stage = if runs_wanted(record, present) { NodeStage::Done } else { NodeStage::Failed };
+        let reason = "another order took it out of service";
+        record.finish(stage, Some(reason), context.time.now);
+        return None;
     }
     if let Some(reason) = &present.boot_loop {
         fail(record, present, context, reason);
@@ -167,7 +193,8 @@ fn reboot(
         record.stage = NodeStage::Soaking;
         let since = *record.healthy_ms.get_or_insert(context.clock_ms());
         if context.clock_ms().saturating_sub(since) >= soak_ms {
-            record.finish(NodeStage::Done, None, context.time.now);
+            let reason = (!present.runs_next()).then_some("a newer generation exists");
+            record.finish(NodeStage::Done, reason, context.time.now);
             return None;
         }
     } else {
@@ -180,6 +207,13 @@ fn reboot(
     resume(record, present)
 }
 
+/// Notes that a node is back in service after its reboot. Returns true if somebody has drained it
+/// since: the rollout returns a node to service once.
+fn has_left_again(record: &mut RolloutNode, present: &NodePresent) -> bool {
+    record.served_again |= present.phase == Phase::Online;
+    record.served_again && matches!(present.phase, Phase::Draining | Phase::Maintenance)
+}
+
 /// Fails a node whose time is over. Returns false if it is not.
 fn is_over(record: &mut RolloutNode, context: &NodeContext<'_>, present: &NodePresent) -> bool {
     let is_late = context.is_late(record.since_ms);
@@ -187,7 +221,7 @@ fn is_over(record: &mut RolloutNode, context: &NodeContext<'_>, present: &NodePr
         let minutes = context.rollout.policy.node_timeout_s / 60;
         let refusal = present.refused(&NodeOrder::Reboot);
         let refusal = refusal.map(|reason| format!(": {reason}")).unwrap_or_default();
-        let state = state_text(present);
+        let state = state_text(record, present);
         let reason = format!("not healthy within {minutes} minutes: it is {state}{refusal}");
         fail(record, present, context, &reason);
     }
@@ -210,27 +244,27 @@ fn fail(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'
     record.boot = Some(present.boot.clone());
     record.since_ms = context.clock_ms();
     record.healthy_ms = None;
+    record.wanted = None;
     record.configured = false;
 }
 
-/// Returns the next change of the boot settings of a node; `None` if they are as wanted.
-fn next_setting(
-    record: &RolloutNode,
-    present: &NodePresent,
-    rollout: &Rollout,
-) -> Option<NodeOrder> {
+/// Returns the next change of the boot settings of a node.
+fn next_setting(record: &RolloutNode, present: &NodePresent, rollout: &Rollout) -> Return {
     match &rollout.target {
-        RolloutTarget::Reboot => None,
+        RolloutTarget::Reboot => Return::Complete,
         RolloutTarget::Profile { profile } => {
             let NodeSettings { profile: own, pinned, .. } = &present.settings;
             if pinned.is_some() {
-                Some(NodeOrder::Unpin)
+                Return::Order(NodeOrder::Unpin)
+            } else if own != profile {
+                Return::Order(NodeOrder::AssignProfile { profile: profile.clone() })
             } else {
-                (own != profile).then(|| NodeOrder::AssignProfile { profile: profile.clone() })
+                Return::Complete
             }
         }
-        RolloutTarget::Previous => {
-            record.previous.as_ref().and_then(|previous| returning::next_return(previous, present))
-        }
+        RolloutTarget::Previous => record
+            .previous
+            .as_ref()
+            .map_or(Return::Complete, |previous| returning::next_return(previous, present)),
     }
 }

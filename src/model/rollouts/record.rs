@@ -186,7 +186,8 @@ pub struct RolloutNode {
     /// The boot that the reboot ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootKey>,
-    /// Time of the rollout's clock at which the reboot or the return began, in milliseconds.
+    /// Time of the rollout's clock at which the reboot or the return began, or since which a
+    /// waiting node has no link, in milliseconds.
     #[serde(default)]
     pub since_ms: u64,
     /// Time of the rollout's clock since which the node is healthy, in milliseconds.
@@ -195,6 +196,16 @@ pub struct RolloutNode {
     /// The rollout takes the node out of service, and returns it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drained: bool,
+    /// The node served when the rollout was planned.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub served: bool,
+    /// Generation that the node was to boot when its reboot was ordered. A reload during the
+    /// rollout makes a newer one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<Generation>,
+    /// The node was back in service after its reboot: its next drain is the order of somebody else.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub served_again: bool,
     /// The drain was seen: its end is the order of somebody else.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
@@ -223,6 +234,9 @@ impl RolloutNode {
             since_ms: 0,
             healthy_ms: None,
             drained: false,
+            served: false,
+            wanted: None,
+            served_again: false,
             left: false,
             configured: false,
             began_at: None,
@@ -247,7 +261,7 @@ impl RolloutNode {
             std::mem::take(&mut self.name),
             self.wave,
         );
-        *self = RolloutNode { previous: self.previous.take(), ..waiting };
+        *self = RolloutNode { previous: self.previous.take(), served: self.served, ..waiting };
     }
 }
 

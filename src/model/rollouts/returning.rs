@@ -6,20 +6,36 @@ use super::{
 };
 use crate::operations::NodeOrder;
 
-/// Returns the next change that leads back to earlier settings; `None` if the node boots next what
-/// it ran. A node whose profile has changed since is pinned to the generation that it ran.
-pub(super) fn next_return(before: &NodeSettings, present: &NodePresent) -> Option<NodeOrder> {
+/// The next change of the boot settings of a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Return {
+    /// The settings are as wanted.
+    Complete,
+    Order(NodeOrder),
+    /// What the node boots next is not known yet.
+    Unknown,
+}
+
+/// Returns the next change that leads back to earlier settings. A node whose profile has changed
+/// since is pinned to the generation that it ran.
+pub(super) fn next_return(before: &NodeSettings, present: &NodePresent) -> Return {
     let now = &present.settings;
-    let pin = |generation: &_| NodeOrder::Pin { generation: Some(format!("{generation}")) };
+    let pin = |generation: &_| {
+        Return::Order(NodeOrder::Pin { generation: Some(format!("{generation}")) })
+    };
     if before.profile != now.profile {
-        return Some(NodeOrder::AssignProfile { profile: before.profile.clone() });
+        return Return::Order(NodeOrder::AssignProfile { profile: before.profile.clone() });
     }
     match (&before.pinned, &before.booted) {
-        (Some(pinned), _) => (now.pinned.as_ref() != Some(pinned)).then(|| pin(pinned)),
-        (None, Some(booted)) if now.pinned.is_none() => {
-            (present.next.as_ref() != Some(booted)).then(|| pin(booted))
+        (Some(pinned), _) if now.pinned.as_ref() != Some(pinned) => pin(pinned),
+        (None, Some(_)) if now.pinned.is_none() && present.is_next_stale => Return::Unknown,
+        (None, Some(booted)) if now.pinned.is_none() && present.next.as_ref() != Some(booted) => {
+            pin(booted)
         }
-        (None, booted) => (now.pinned != *booted).then_some(NodeOrder::Unpin),
+        (None, booted) if now.pinned.is_some() && now.pinned != *booted => {
+            Return::Order(NodeOrder::Unpin)
+        }
+        _ => Return::Complete,
     }
 }
 
@@ -32,10 +48,16 @@ pub(super) fn advance_return(
     let before = record.before.clone()?;
     if !record.configured {
         match next_return(&before, present) {
-            // A generation that is not archived any more cannot be pinned: the node boots the
-            // profile that it had.
-            Some(order) if present.refused(&order).is_none() => return Some(order),
-            _ => record.configured = true,
+            Return::Order(order) => {
+                let Some(refusal) = present.refused(&order) else { return Some(order) };
+                // A reboot would lead into the same fault again.
+                let reason = record.reason.take().unwrap_or_default();
+                let reason = format!("{reason}; it cannot return: {refusal}");
+                record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+                return None;
+            }
+            Return::Unknown if !context.is_late(record.since_ms) => return None,
+            Return::Complete | Return::Unknown => record.configured = true,
         }
     }
     let never_left =
@@ -47,12 +69,16 @@ pub(super) fn advance_return(
     }
     if context.is_late(record.since_ms) {
         let reason = record.reason.take().unwrap_or_default();
-        let reason = format!("{reason}; it did not return: it is {}", state_text(present));
+        let reason = format!("{reason}; it did not return: it is {}", state_text(record, present));
         record.finish(NodeStage::Failed, Some(&reason), context.time.now);
         return None;
     }
     if !has_rebooted && !never_left {
-        return (present.is_linked && !present.is_rebooting).then_some(NodeOrder::Reboot);
+        let can_reboot = present.is_linked && !present.is_rebooting;
+        if can_reboot {
+            record.wanted = present.next;
+        }
+        return can_reboot.then_some(NodeOrder::Reboot);
     }
     resume(record, present)
 }

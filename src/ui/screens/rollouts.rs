@@ -113,17 +113,25 @@ pub(crate) async fn one(
     Ok(Page { client: &client, title, nav_path: "/rollouts", content }.answer(&headers))
 }
 
-/// The orders that the state of a rollout permits.
+/// The orders that the state of a rollout permits. An abort is final, so its button is not beside
+/// another one.
 fn buttons(rollout: &RolloutView) -> Markup {
-    let orders: &[(&str, &str, &str)] = match rollout.state {
-        RolloutState::Running => &[("pause", "", "Pause"), ("abort", "danger", "Abort")],
-        RolloutState::Paused => &[("resume", "", "Resume"), ("abort", "danger", "Abort")],
-        _ => &[],
+    let to = |order: &str| format!("{PREFIX}/rollouts/{}/{order}", rollout.id);
+    let (order, label) = match rollout.state {
+        RolloutState::Running => ("pause", "Pause"),
+        RolloutState::Paused => ("resume", "Resume"),
+        _ => return html! {},
     };
     html! {
-        @for (order, class, label) in orders {
-            form.inline method="post" action=(format!("{PREFIX}/rollouts/{}/{order}", rollout.id)) {
-                button class=(class) { (label) }
+        form.inline method="post" action=(to(order)) {
+            button { (label) }
+        }
+        details {
+            summary { "Abort…" }
+            form.stack method="post" action=(to("abort")) {
+                p { "The rollout ends. Nodes in progress are finished, and draining nodes return." }
+                (html::reason_input("reason-abort"))
+                button.danger { "Abort" }
             }
         }
     }

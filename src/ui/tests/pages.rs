@@ -174,7 +174,12 @@ async fn rollout_page_shows_its_board_and_offers_what_its_state_permits() {
         browser.get("/ui/rollouts/0a0b0c0e").await.text
     };
     let shown = page("operator").await;
-    for part in ["href=\"/ui/nodes/3f9a1c0e\"", "1 waiting, 1 failed", "Resume", "Abort"] {
+    for part in [
+        "href=\"/ui/nodes/3f9a1c0e\"",
+        "1 waiting, 1 failed",
+        "Resume",
+        "<summary>Abort…</summary>",
+    ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert!(!shown.contains("Pause"), "{shown}");

@@ -9,7 +9,7 @@ use meshd_config::Site;
 use meshd_model::{
     boot,
     fleet::{ConditionKind, LabelKey, Node, Phase},
-    operations::NodeOrder,
+    operations::{NodeOperationState, NodeOrder},
     rollouts::{BootKey, Inventory, NodePresent, NodeSettings},
 };
 use meshd_store::Model;
@@ -52,12 +52,19 @@ impl SiteInventory<'_> {
     fn has_order(&self, id: NodeId, is_meant: impl Fn(&NodeOrder) -> bool) -> bool {
         self.model.open_operations_of(id).any(|(head, _)| is_meant(&head.order))
     }
+
+    /// Large operations reach their nodes in the background.
+    fn has_pending_order(&self, id: NodeId) -> bool {
+        let mut open = self.model.open_operations_of(id);
+        open.any(|(_, record)| record.state == NodeOperationState::Pending)
+    }
 }
 
 impl Inventory for SiteInventory<'_> {
     fn node(&self, id: NodeId) -> Option<NodePresent> {
         let node = self.present(id)?;
         let kernel = node.facts.as_ref().map(|facts| facts.system.kernel_boot_id.clone());
+        let is_next_stale = self.generations.is_stale(id);
         let looping = node.conditions.iter().find(|found| found.kind == ConditionKind::BootLoop);
         Some(NodePresent {
             phase: node.phase,
@@ -69,12 +76,14 @@ impl Inventory for SiteInventory<'_> {
                 booted: node.booted,
             },
             // What an old scan found may be wrong.
-            next: node.generation.filter(|_| !self.generations.is_stale(id)),
+            next: node.generation.filter(|_| !is_next_stale),
+            is_next_stale,
             boot: BootKey { session: node.boot, kernel: kernel.unwrap_or_default() },
             boot_loop: looping.map(|condition| condition.detail.clone()),
             has_work: !active_work(self.model, id).is_empty(),
-            is_ordering: self.orders.ordering.contains(&id),
-            is_rebooting: self.has_order(id, |order| *order == NodeOrder::Reboot),
+            is_ordering: self.orders.ordering.contains(&id) || self.has_pending_order(id),
+            is_rebooting: self
+                .has_order(id, |order| *order == NodeOrder::Reboot || order.cuts_power()),
             domain: self.domain.and_then(|key| node.labels.get(key).cloned()),
             refusal: self.orders.refusals.get(&id).cloned(),
         })
@@ -86,16 +95,17 @@ impl Inventory for SiteInventory<'_> {
 
     fn serves(&self, id: NodeId) -> bool {
         let leaves = |order: &NodeOrder| {
-            matches!(
-                order,
-                NodeOrder::Reboot
-                    | NodeOrder::Drain { .. }
-                    | NodeOrder::Maintenance
-                    | NodeOrder::Quarantine
-                    | NodeOrder::Reject
-                    | NodeOrder::Remove
-                    | NodeOrder::Fence
-            )
+            order.cuts_power()
+                || matches!(
+                    order,
+                    NodeOrder::Reboot
+                        | NodeOrder::Drain { .. }
+                        | NodeOrder::Maintenance
+                        | NodeOrder::Quarantine
+                        | NodeOrder::Reject
+                        | NodeOrder::Remove
+                        | NodeOrder::Fence
+                )
         };
         let is_elsewhere = || {
             let mut others = self.model.open_rollouts().filter(|id| Some(*id) != self.rollout);

@@ -15,7 +15,7 @@ use meshd_model::{
 };
 use meshd_store::{MAX_OPEN_ROLLOUTS, Model};
 use meshd_types::{GroupName, Hostlist, NodeId, ProfileName, RolloutId, failpoint};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The nodes of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,8 +96,10 @@ impl Rollouts {
                 undoes: None,
             };
             let numbered = (0..).zip(waves).flat_map(|(number, wave)| {
-                wave.into_iter()
-                    .map(move |node| RolloutNode::waiting(id, node.id, node.name, number))
+                wave.into_iter().map(move |node| RolloutNode {
+                    served: node.serves,
+                    ..RolloutNode::waiting(id, node.id, node.name, number)
+                })
             });
             Ok(PlannedRollout { nodes: numbered.collect(), head })
         })
@@ -139,6 +141,11 @@ impl Rollouts {
             Ok::<_, RolloutError>(head)
         });
         let head = stored.await?;
+        // What nodes refused in an earlier rollout says nothing about this one.
+        let nodes = self.env.store.read(|model| {
+            model.rollout_nodes(head.id).keys().copied().collect::<BTreeSet<NodeId>>()
+        });
+        self.memory.lock().refusals.retain(|id, _| !nodes.contains(id));
         failpoint::point("rollout-stored");
         Ok(head)
     }

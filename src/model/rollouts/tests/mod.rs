@@ -1,5 +1,6 @@
 //! Rollouts in a simulated site: waves, floors, health, failures, orders of others.
 
 mod cases;
+mod others;
 mod rack;
 mod random;

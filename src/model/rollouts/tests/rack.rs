@@ -5,7 +5,8 @@ use crate::{
     operations::NodeOrder,
     rollouts::{
         Amount, BootKey, Floor, Inventory, NodePresent, NodeSettings, NodeStage, PlannedNode,
-        Rollout, RolloutNode, RolloutPolicy, RolloutState, RolloutTarget, StepTime, advance, waves,
+        RefusedOrder, Rollout, RolloutNode, RolloutPolicy, RolloutState, RolloutTarget, StepTime,
+        advance, waves,
     },
 };
 use meshd_types::{
@@ -42,6 +43,15 @@ pub(super) struct Machine {
     pub(super) is_removed: bool,
     pub(super) orders: Vec<NodeOrder>,
     looping: bool,
+    /// Number of reloads that gave its profile another generation.
+    pub(super) reloads: u32,
+    /// What it boots next is not known.
+    pub(super) is_stale: bool,
+    /// The order that it refuses.
+    pub(super) refuses: Option<NodeOrder>,
+    /// Ticks that a drain takes to reach it.
+    pub(super) delay: u32,
+    arriving: Option<NodeOrder>,
 }
 
 pub(super) fn profile(name: &str) -> ProfileName {
@@ -78,11 +88,19 @@ impl Machine {
             is_removed: false,
             orders: Vec::new(),
             looping: false,
+            reloads: 0,
+            is_stale: false,
+            refuses: None,
+            delay: 0,
+            arriving: None,
         }
     }
 
     pub(super) fn next(&self) -> Generation {
-        self.settings.pinned.unwrap_or_else(|| generation(&self.settings.profile))
+        self.settings.pinned.unwrap_or_else(|| match self.reloads {
+            0 => generation(&self.settings.profile),
+            count => generation(&profile(&format!("{}-{count}", self.settings.profile))),
+        })
     }
 
     pub(super) fn serves(&self) -> bool {
@@ -91,6 +109,7 @@ impl Machine {
 
     fn obey(&mut self, order: NodeOrder) {
         match &order {
+            NodeOrder::Drain { .. } if self.delay > 0 => self.arriving = Some(order.clone()),
             NodeOrder::Drain { .. } if self.work > 0 => self.phase = Phase::Draining,
             NodeOrder::Drain { .. } => self.phase = Phase::Maintenance,
             NodeOrder::Unpin => self.settings.pinned = None,
@@ -117,6 +136,12 @@ impl Machine {
 
     fn tick(&mut self) {
         self.work = self.work.saturating_sub(1);
+        if self.arriving.is_some() {
+            self.delay -= 1;
+            if let Some(order) = self.arriving.take_if(|_| self.delay == 0) {
+                self.obey(order);
+            }
+        }
         if self.phase == Phase::Draining && self.work == 0 {
             self.phase = Phase::Maintenance;
         }
@@ -128,7 +153,7 @@ impl Machine {
             return;
         }
         self.boot = self.boot.wrapping_add(1);
-        let is_new = self.next() == generation(&profile("new"));
+        let is_new = self.settings.pinned.is_none() && self.settings.profile == profile("new");
         match self.on_new {
             Boot::Silent if is_new => {}
             Boot::Loop if is_new => (self.booting, self.looping) = (2, true),
@@ -159,17 +184,21 @@ impl Inventory for BTreeMap<NodeId, Machine> {
             is_linked: machine.is_linked,
             passes: machine.passes,
             settings: machine.settings.clone(),
-            next: Some(machine.next()),
+            next: Some(machine.next()).filter(|_| !machine.is_stale),
+            is_next_stale: machine.is_stale,
             boot: BootKey {
                 session: Some(BootSessionId([machine.boot; 12])),
                 kernel: String::new(),
             },
             boot_loop: machine.looping.then(|| "it boots again and again".to_owned()),
             has_work: machine.work > 0,
-            is_ordering: false,
+            is_ordering: machine.arriving.is_some(),
             is_rebooting: machine.booting > 0,
             domain: machine.domain.clone(),
-            refusal: None,
+            refusal: machine
+                .refuses
+                .clone()
+                .map(|order| RefusedOrder { order, reason: "it is gone".to_owned() }),
         })
     }
 
@@ -235,7 +264,7 @@ impl Rack {
             .map(|(number, node)| {
                 let record =
                     RolloutNode::waiting(self.rollout.id, node.id, node.name.clone(), number);
-                (node.id, record)
+                (node.id, RolloutNode { served: node.serves, ..record })
             })
             .collect();
     }
