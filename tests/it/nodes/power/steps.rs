@@ -25,7 +25,7 @@ const WAIT: &str = "# refusal recently_online";
 const IGNORED: &str = "exit 0\n";
 
 fn site_with_program() -> (World, Bench) {
-    let mut world = World::prepared("auto");
+    let world = World::prepared("auto");
     let bench = Bench::new(&world);
     world.edit_site("[defaults]", &bench.sections("command", ""));
     (world, bench)
