@@ -46,6 +46,8 @@ pub fn advance(
     work.check_limits();
     if work.rollout.state == RolloutState::Running {
         work.begin_nodes();
+        // A node that stays offline fails while it waits.
+        work.check_limits();
     }
     work.check_end();
     let Progress { rollout: head, changed, mut step, .. } = work;

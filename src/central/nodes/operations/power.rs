@@ -25,14 +25,14 @@ use meshd_types::{
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A running order to a BMC, with what is seen of its machine.
-struct RunningOrder {
+struct OrderInProgress {
     head: Operation,
     record: NodeOperation,
     power: PowerProgress,
     seen: Sighting,
 }
 
-impl RunningOrder {
+impl OrderInProgress {
     /// Whether the machine was started and is on its way to its first packet.
     fn is_starting(&self, power: &PowerProgress) -> bool {
         let is_off = matches!(self.head.order, NodeOrder::Power { action: PowerAction::Off, .. });
@@ -42,7 +42,7 @@ impl RunningOrder {
 
 /// A step of one order: its progress after it, and its end.
 struct Advance {
-    order: RunningOrder,
+    order: OrderInProgress,
     after: PowerProgress,
     outcome: Option<NodeOutcome>,
     request: Option<PreparedRequest>,
@@ -186,7 +186,7 @@ impl NodeOps {
             }
             let mut advance = Advance { after, outcome: None, request: None, order };
             self.advance(&mut advance, starting, now);
-            let RunningOrder { power: before, .. } = &advance.order;
+            let OrderInProgress { power: before, .. } = &advance.order;
             let is_starting = |power: &PowerProgress| usize::from(advance.order.is_starting(power));
             starting += is_starting(&advance.after).saturating_sub(is_starting(before));
             if advance.outcome.is_some() || advance.after != *before {
@@ -204,7 +204,7 @@ impl NodeOps {
     /// Determines the next step of one order.
     fn advance(self: &Arc<Self>, advance: &mut Advance, starting: usize, now: Timestamp) {
         let site = self.env.site();
-        let RunningOrder { head, record, seen, .. } = &advance.order;
+        let OrderInProgress { head, record, seen, .. } = &advance.order;
         let key = (head.id, record.node);
         if advance.after.sent.is_some() && !self.bmcs.is_in_flight(key.0, key.1) {
             advance.after.lose_answer(now);
@@ -254,7 +254,7 @@ impl NodeOps {
         for (advance, is_stored) in advances.into_iter().zip(stored) {
             let Some(prepared) = advance.request.filter(|_| is_stored) else { continue };
             let acts = advance.after.acted_at.is_some();
-            let RunningOrder { head, record, .. } = advance.order;
+            let OrderInProgress { head, record, .. } = advance.order;
             let this = self.clone();
             tokio::spawn(async move { this.request(head.id, record.node, prepared, acts).await });
         }
@@ -322,7 +322,7 @@ fn start_for_machine(
 
 /// Stores a step, unless its order has changed meanwhile. Returns true if its request may be sent.
 fn store_advance(tx: &mut Tx<'_>, advance: &Advance, now: Timestamp) -> bool {
-    let RunningOrder { head, record, power: before, .. } = &advance.order;
+    let OrderInProgress { head, record, power: before, .. } = &advance.order;
     let node = record.node;
     // Work may have come to the node since the order was accepted.
     let check = || check_no_running_work(tx.before(), node, &head.by).err();
@@ -360,7 +360,7 @@ fn store_advance(tx: &mut Tx<'_>, advance: &Advance, now: Timestamp) -> bool {
 }
 
 /// Orders to BMCs that run.
-fn running(model: &Model, nodes: &NodeOps) -> Vec<RunningOrder> {
+fn running(model: &Model, nodes: &NodeOps) -> Vec<OrderInProgress> {
     let mut running = Vec::new();
     for id in model.nodes_with_open_operations() {
         for (head, record) in model.open_operations_of(id) {
@@ -375,7 +375,7 @@ fn running(model: &Model, nodes: &NodeOps) -> Vec<RunningOrder> {
             if record.state == NodeOperationState::Running {
                 let seen = Sighting { newest_boot, is_linked: nodes.links.is_linked(id) };
                 let (head, record) = (head.clone(), record.clone());
-                running.push(RunningOrder { head, record, power, seen });
+                running.push(OrderInProgress { head, record, power, seen });
             }
         }
     }

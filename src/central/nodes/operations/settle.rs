@@ -4,7 +4,7 @@
 use crate::links::withdraw_end;
 use meshd_model::operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation};
 use meshd_store::Tx;
-use meshd_types::{NodeId, OperationId, Timestamp, failpoint};
+use meshd_types::{NodeId, OperationId, Timestamp};
 
 /// Cancels older orders of a node that this one replaces: running ones of its kind, and pending
 /// ones if the node leaves service.
@@ -60,7 +60,7 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) {
 /// other machine boots as the node without a wait.
 pub(super) fn retract_end(tx: &mut Tx<'_>, id: NodeId) {
     let running = tx.node(id).filter(|node| node.phase.has_link()).and_then(|node| node.boot);
-    if let Some(session) = running.filter(|_| failpoint::defends("failed-order-end")) {
+    if let Some(session) = running {
         withdraw_end(tx, id, session, |session| session.reboot_ordered = false);
     }
 }

@@ -135,7 +135,7 @@ fn node_that_served_and_stays_offline_counts_as_a_failure() {
     set_links(&mut rack, NodeStage::Waiting, false);
     rack.run();
     assert_eq!((rack.rollout.state, rack.count(NodeStage::Failed)), (RolloutState::Failed, 2));
-    assert_eq!((rack.count(NodeStage::Waiting), rack.count(NodeStage::Skipped)), (2, 0));
+    assert_eq!((rack.count(NodeStage::Done), rack.count(NodeStage::Skipped)), (4, 0));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | here | orders of the command line, to their effect |
-//! | `steps` | steps of orders, with a clock that is turned by hand |
+//! | `steps` | orders beside other work, with a clock that is turned by hand |
 
 mod steps;
 
