@@ -211,6 +211,10 @@ fn sweep(blobs_dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{
+        os::unix::fs::MetadataExt as _,
+        time::{Duration, Instant},
+    };
 
     #[test]
     fn blob_is_padded_and_stored_under_its_digest() {
@@ -257,14 +261,16 @@ mod tests {
         for path in [&foreign, &own, &folder.join("ef")] {
             fs::write(path, b"x").unwrap();
         }
-        let (begun, begins) = std::sync::mpsc::channel();
         let path = dir.path().to_owned();
-        let next = std::thread::spawn(move || {
-            begun.send(()).unwrap();
-            drop(lock(&path).unwrap());
-        });
-        begins.recv().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        let next = std::thread::spawn(move || drop(lock(&path).unwrap()));
+        // `1: -> FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE ...`, see proc_locks(5).
+        let inode = format!(":{} ", held.metadata().unwrap().ino());
+        let waits = |line: &str| line.contains("->") && line.contains(&inode);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+            assert!(Instant::now() < deadline && !next.is_finished(), "it waits for the lock");
+            std::thread::yield_now();
+        }
         assert!(foreign.exists() && own.exists(), "their build has the lock");
         drop(held);
         next.join().unwrap();

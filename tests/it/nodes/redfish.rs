@@ -190,6 +190,7 @@ fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
 
     // It refuses each shutdown: the forced power-off follows.
     bench.write("lie", "refuse GracefulShutdown");
+    until_state(&world, &bench, "on");
     let (code, text) = order(&world, &["node", "power", "off", "--yes", "gpu001"], || {});
     assert!(code == Some(0) && text.contains("1 done"), "{text}");
     assert!(bench.read("requests").contains("ForceOff"), "{}", bench.read("requests"));
