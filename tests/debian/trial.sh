@@ -5,9 +5,15 @@ say() {
 	echo "$@" >/dev/ttyS0
 }
 
+# Names of the processes in the group of the VM.
+names() {
+	while read -r pid; do cat "/proc/$pid/comm"; done <"$group/cgroup.procs"
+}
+
 until grep -qs "hello from the guest" /var/lib/machines/*/console.log; do sleep 1; done
 group=$(echo /sys/fs/cgroup/meshd-vm-*)
-say "TRIAL-GROUP $(wc -l <"$group/cgroup.procs") $(cat "$group/pids.max")"
+say "TRIAL-NAMES" $(names)
+say "TRIAL-GROUP $(names | grep -c '^qemu-system') $(cat "$group/pids.max")"
 systemctl kill --kill-who=main --signal=KILL mesh-agent.service
 until journalctl --quiet --boot --unit mesh-agent | grep -q "took over a running VM"; do sleep 1; done
-say "TRIAL-TAKEN $(wc -l <"$group/cgroup.procs")"
+say "TRIAL-TAKEN $(names | grep -c '^qemu-system')"
