@@ -108,7 +108,9 @@ impl FakeApi {
                 .or_else(|| texts::answer(path))
                 .unwrap_or_else(|| json!([])),
         };
-        if path == "/v1/nodes/3f9a1c0e/timeline" || path == "/v1/nodes/unknown" {
+        let absent =
+            ["/v1/nodes/3f9a1c0e/timeline", "/v1/nodes/3f9a1c0e/boot-times", "/v1/nodes/unknown"];
+        if absent.contains(&path.as_str()) {
             let view = json!({ "code": "no_node", "message": "there is no node", "hint": "", "correlation_id": "c" });
             return (StatusCode::NOT_FOUND, Json(view)).into_response();
         }
