@@ -149,10 +149,15 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         if machine.state() != before {
             tracing::info!(from = before, to = machine.state(), "state");
         }
-        driver.outcomes.store_reboot(machine.accepted_reboot(), &driver.tree);
+        // Stored before it is confirmed, and until it has started.
+        let accepted = machine.accepted_reboot();
+        if accepted.is_some() {
+            driver.outcomes.store_reboot(accepted, &driver.tree);
+        }
         for effect in effects {
             driver.perform(effect).await;
         }
+        driver.outcomes.store_reboot(accepted, &driver.tree);
     }
     driver.say_goodbye().await;
     driver.sections.tasks.end().await;

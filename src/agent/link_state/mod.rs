@@ -123,8 +123,7 @@ impl LinkStateMachine {
         self.ordered_actions.restore(outcomes);
     }
 
-    /// Restores a reboot that an earlier run of the agent accepted in this boot and did not begin,
-    /// or did not end.
+    /// Restores a reboot that an earlier run of the agent accepted in this boot and did not begin.
     pub fn restore_reboot(&mut self, action: ActionId, now: Now) {
         self.ordered_actions.restore_reboot(action, now.timer);
     }

@@ -54,9 +54,9 @@ impl OrderedActions {
         self.reboot = Some(Reboot { action, due: Some(now + REBOOT_ACK_TIMEOUT) });
     }
 
-    /// Returns the accepted reboot, also after its start.
+    /// Returns the accepted reboot; `None` once it has started.
     pub fn accepted_reboot(&self) -> Option<ActionId> {
-        Some(self.reboot?.action)
+        self.reboot.filter(|reboot| reboot.due.is_some()).map(|reboot| reboot.action)
     }
 
     /// Accepts an order and returns its outcome. A repeated order only repeats the outcome. `wall`

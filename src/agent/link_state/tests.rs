@@ -319,6 +319,7 @@ fn reboot_that_an_earlier_run_accepted_happens() {
     assert!(!machine.handle(at(0), 0, Event::Timer).contains(&Effect::Reboot));
     assert_eq!(machine.deadline(), Some(REBOOT_ACK_TIMEOUT));
     assert!(machine.handle(at(5), 0, Event::Timer).contains(&Effect::Reboot));
+    assert_eq!(machine.accepted_reboot(), None, "it has begun");
     machine.handle(at(6), 0, Event::RebootFailed("exited with 1".to_owned()));
     assert_eq!(machine.accepted_reboot(), None, "it is not tried again");
 }

@@ -236,12 +236,12 @@ pub(crate) fn shared_with(model: &Model, site: &Site, bmc: &ResolvedBmc) -> Opti
         // Few machines have the host. The driver of one may be that of a rule.
         let server = parse_address(server_of(address));
         let has_host = server.is_some_and(|server| one_spelling(server.host) == key.host);
-        has_host
-            && !is_own(machine.mac)
-            && resolve(site, &BmcOwner::of_machine(machine)).is_ok_and(|other| {
-                NetworkKey::parse(other.driver, &other.address)
-                    .is_some_and(|other| key.is_shared(&other))
-            })
+        if !has_host || is_own(machine.mac) {
+            return false;
+        }
+        let of_rule = || resolve(site, &BmcOwner::of_machine(machine)).ok().map(|it| it.driver);
+        let driver = machine.bmc_driver.or_else(of_rule).unwrap_or(bmc.driver);
+        NetworkKey::parse(driver, address).is_some_and(|other| key.is_shared(&other))
     };
     model.expected_machines().find(is_shared).map(ExpectedMachine::title)
 }

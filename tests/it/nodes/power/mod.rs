@@ -421,7 +421,7 @@ fn report_of_a_bmc_of_two_machines_fences_none() {
     // `gpu002` is off. Somebody copied its line, so its BMC counts as that of `gpu001`, too.
     let _sim = IpmiSim::start(&world, &bench);
     let list = "mac,name,address,profile,labels,bmc_driver,bmc_address\n\
-                52:54:00:00:00:01,gpu001,,,,ipmi,127.0.0.1\n52:54:00:00:00:02,gpu002,,,,ipmi,127.0.0.1\n";
+                52:54:00:00:00:01,gpu001,,,,ipmi,127.0.0.1\n52:54:00:00:00:02,gpu002,,,,ipmi,127.0.0.1:623\n";
     fs::write(world.path("machines.csv"), list).unwrap();
     let file = world.path("machines.csv");
     let imported = world.meshd(&["node", "import", file.to_str().unwrap()]);
