@@ -170,9 +170,9 @@ fn refused_return_is_a_failure_without_a_second_reboot() {
     assert_eq!(reboots(rack.machine(0)), 1);
 }
 
-#[test]
-fn return_waits_until_the_next_boot_is_known_and_pins_nothing() {
-    let mut rack = Rack::new(1, policy(Amount::Count(1), None));
+/// A finished rollout over so many nodes, and the begin of its undo.
+fn undo_of_rollout(nodes: u32) -> Rack {
+    let mut rack = Rack::new(nodes, policy(Amount::Count(1), None));
     rack.run();
     let done = rack.records.clone();
     (rack.rollout.state, rack.rollout.target) = (RolloutState::Running, RolloutTarget::Previous);
@@ -180,6 +180,12 @@ fn return_waits_until_the_next_boot_is_known_and_pins_nothing() {
     for record in rack.records.values_mut() {
         record.previous = done[&record.node].before.clone();
     }
+    rack
+}
+
+#[test]
+fn return_waits_until_the_next_boot_is_known_and_pins_nothing() {
+    let mut rack = undo_of_rollout(1);
     rack.machine(0).is_stale = true;
     for _ in 0..20 {
         rack.tick(|| false);
@@ -195,14 +201,7 @@ fn return_waits_until_the_next_boot_is_known_and_pins_nothing() {
 
 #[test]
 fn reload_during_an_undo_fails_no_node_in_progress() {
-    let mut rack = Rack::new(2, policy(Amount::Count(1), None));
-    rack.run();
-    let done = rack.records.clone();
-    (rack.rollout.state, rack.rollout.target) = (RolloutState::Running, RolloutTarget::Previous);
-    rack.plan();
-    for record in rack.records.values_mut() {
-        record.previous = done[&record.node].before.clone();
-    }
+    let mut rack = undo_of_rollout(2);
     rack.run_until(|rack| rack.count(NodeStage::Soaking) == 1);
     rack.machines.values_mut().for_each(|machine| machine.reloads = 1);
     rack.run();
