@@ -1,9 +1,8 @@
-//! The program `meshd`: servers, start-up, command line. The crates below `src/` hold everything
+//! The program `meshd`: start-up and command line. The crates below `src/` hold everything
 //! else; see docs/architecture.md.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `serve` | the servers, in the order in which a node meets them |
 //! | `daemon` | bind, spawn in boot-chain order, drain |
 //! | `cli` | the words that an operator types |
 //!
@@ -14,5 +13,3 @@
 pub mod cli;
 #[cfg(feature = "server")]
 pub mod daemon;
-#[cfg(feature = "server")]
-pub mod serve;

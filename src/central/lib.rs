@@ -104,6 +104,8 @@ pub type Shared = Arc<Central>;
 
 /// Inputs of [`Central::new`].
 pub struct Parts {
+    /// The commit that the program was built from.
+    pub commit: &'static str,
     pub site: Arc<Site>,
     /// Images and overlays.
     pub catalog: Catalog,
@@ -121,6 +123,8 @@ pub struct Parts {
 
 /// All services of the central node; the table of modules describes them.
 pub struct Central {
+    /// The commit that the program was built from.
+    pub commit: &'static str,
     pub env: Arc<Environment>,
     pub links: Arc<Links>,
     pub enrolment: Arc<Enrolment>,
@@ -139,8 +143,8 @@ pub struct Central {
 impl Central {
     /// Composes the services. Nothing runs yet.
     pub fn new(parts: Parts) -> Shared {
-        let Parts { site, catalog, loaders, agent_binary, store, authority, clock, entropy, lan } =
-            parts;
+        let Parts { commit, site, catalog, loaders, agent_binary, .. } = parts;
+        let Parts { store, authority, clock, entropy, lan, .. } = parts;
         let agent = Arc::new(AgentBinary::new(&agent_binary));
         let snapshot = SiteSnapshot::new(site, catalog, agent, BTreeMap::new());
         let env = Arc::new(Environment::new(store, clock, entropy, lan, snapshot));
@@ -177,6 +181,7 @@ impl Central {
         let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };
         let admin = Arc::new(Admin::new(env.clone(), enrolment.clone()));
         Arc::new(Central {
+            commit,
             env,
             links,
             enrolment,

@@ -2,7 +2,9 @@
 //! Errors are one sentence with a hint.
 
 use super::{error::DaemonError, open_file_limit::Connections, supervisor::DaemonTasks};
-use crate::serve::{
+use meshd_central::{Central, Shared};
+use meshd_config::DhcpMode;
+use meshd_serve::{
     admin, agent,
     bind::{self, BindError, Service},
     dhcp, dhcpv6, http, metrics, ndp,
@@ -10,8 +12,6 @@ use crate::serve::{
     self_test::{self, ServedInterface},
     tftp,
 };
-use meshd_central::{Central, Shared};
-use meshd_config::DhcpMode;
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     sync::Arc,

@@ -1,13 +1,13 @@
 //! Reads all files and builds all services before a socket is opened.
 
 use super::{DaemonError, ipxe_loaders::read_loaders};
-use crate::serve::lan::SystemLan;
 use meshd_backup::AUTHORITY;
 use meshd_central::{
     Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog,
 };
 use meshd_config::Site;
 use meshd_image::catalog::load_agent;
+use meshd_serve::lan::SystemLan;
 use meshd_store::Store;
 use meshd_trust::CertificateAuthority;
 use meshd_types::Timestamp;
@@ -71,6 +71,7 @@ pub fn build_with(
         clock.now(),
     )?;
     Ok(Central::new(Parts {
+        commit: env!("MESHD_COMMIT"),
         site: Arc::new(site),
         catalog,
         loaders,

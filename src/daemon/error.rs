@@ -1,6 +1,6 @@
 //! Why the central node does not run.
 
-use crate::serve::{admin, bind::BindError, tftp};
+use meshd_serve::{admin, bind::BindError, tftp};
 use meshd_types::Timestamp;
 use std::path::PathBuf;
 

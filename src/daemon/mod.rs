@@ -30,13 +30,13 @@ pub use error::DaemonError;
 pub use ipxe_loaders::REQUIRED_LOADERS;
 pub use privileges::{PrivilegeError, settle};
 
-use crate::serve::{
-    admin, dhcp,
-    metrics::{self, Metrics},
-};
 use bind::{BoundSockets, Segment};
 use meshd_central::{Shared, WATCH_INTERVAL};
 use meshd_config::Site;
+use meshd_serve::{
+    admin, dhcp,
+    metrics::{self, Metrics},
+};
 use supervisor::DaemonTasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

@@ -1,7 +1,7 @@
 //! The limit of open files, and the share of each API. Each connection is one file, and the default
 //! limit is 1024.
 
-use crate::serve::{admin, agent, http};
+use meshd_serve::{admin, agent, http};
 use meshd_types::failpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -18,7 +18,7 @@ pub fn dhcp(bytes: &[u8]) {
 
 /// An IPv4 packet as the packet socket of DHCP brings it.
 pub fn udp_packet(bytes: &[u8]) {
-    if let Some(datagram) = meshd::serve::lan::parse(bytes) {
+    if let Some(datagram) = meshd_serve::lan::parse(bytes) {
         assert!(datagram.payload.len() + 28 <= bytes.len(), "no more than came");
     }
 }
@@ -30,7 +30,7 @@ pub fn tftp(bytes: &[u8]) {
 
 /// A request to the boot API: method, path, query and headers.
 pub fn http(bytes: &[u8]) {
-    meshd::serve::http::check_invariants(bytes);
+    meshd_serve::http::check_invariants(bytes);
 }
 
 /// A file, packet or response that the first program of a node reads.

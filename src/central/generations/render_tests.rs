@@ -59,6 +59,7 @@ async fn rack(folder: &Path) -> Shared {
     let authority =
         CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
     let central = Central::new(crate::Parts {
+        commit: "unknown",
         site: Arc::new(site),
         catalog: Catalog::new(vec![image()], overlays),
         loaders: BTreeMap::new(),

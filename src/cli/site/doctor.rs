@@ -10,11 +10,12 @@ use crate::cli::{
     output::print::{Output, bytes, now, wrapped},
     overlay, wait,
 };
-use crate::{daemon::REQUIRED_LOADERS, serve::admin::doctor::interfaces};
+use crate::daemon::REQUIRED_LOADERS;
 use clap::Args;
 use meshd_api::{Finding, Status, StatusView, routes as api};
 use meshd_config::Site;
 use meshd_image::catalog::{image, load_agent};
+use meshd_serve::admin::doctor::interfaces;
 use meshd_types::{ImageName, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},

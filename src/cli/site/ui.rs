@@ -1,9 +1,6 @@
 //! `meshd ui`: serves the web UI at a loopback address, and prints a link that signs in once.
 
-use crate::{
-    cli::{Context, Failure, client::AdminClient, output::print::write, wait},
-    serve::connections::lingering_close::{LingerLimits, LingeringClose, UnreadInput},
-};
+use crate::cli::{Context, Failure, client::AdminClient, output::print::write, wait};
 use axum::{
     Json, Router,
     body::Body,
@@ -15,6 +12,7 @@ use axum::{
 };
 use clap::Args;
 use meshd_api::{ErrorView, routes as api};
+use meshd_serve::connections::lingering_close::{LingerLimits, LingeringClose, UnreadInput};
 use meshd_types::failpoint;
 use meshd_ui::{Environment, LinkCode, OpenSocket, PREFIX, SessionOrigin, SignIn};
 use std::{

@@ -1,6 +1,6 @@
 //! Binds handlers to the routes of `meshd_api::routes`, with their authorisation and audit log.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState,
     transport::authorise_and_audit::{audited_post, authorised_get},
 };

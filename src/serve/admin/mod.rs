@@ -29,7 +29,7 @@ mod transport;
 pub use transport::https::{Https, HttpsError, bind as bind_https};
 pub use transport::socket::{Socket, SocketError, bind};
 
-use crate::serve::{
+use crate::{
     connections::{
         accept::AcceptLoop,
         limiter::{ConnectionLimiter, ConnectionPermit},

@@ -119,7 +119,7 @@ async fn with_time_limit(request: Request, next: Next) -> Response {
             refused.with_hint("see the log of meshd").into_response()
         }
     };
-    crate::serve::metrics::count_request("admin", route, &response);
+    crate::metrics::count_request("admin", route, &response);
     response
 }
 

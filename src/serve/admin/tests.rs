@@ -10,7 +10,7 @@ mod revoked;
 mod vm_details;
 
 use super::{ApiState, Listening, Socket, bind, run, transport::auth::Failures};
-use crate::serve::metrics::Metrics;
+use crate::metrics::Metrics;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, StatusCode, body::Incoming};
@@ -54,8 +54,11 @@ impl Fixture {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let text = include_str!("../../../site.toml");
-        let site = meshd_config::parse(text, Path::new("site.toml"))
-            .unwrap_or_else(|faults| panic!("{faults}"));
+        let site = meshd_config::parse(
+            text,
+            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../site.toml")),
+        )
+        .unwrap_or_else(|faults| panic!("{faults}"));
         let overlays = read_overlays(&site.overlays_dir).expect("the overlays that ship are valid");
         let authority = CertificateAuthority::load_or_create(
             &folder.path().join("ca"),
@@ -63,6 +66,7 @@ impl Fixture {
             at(1_700_000_000_000),
         );
         let central = Central::new(Parts {
+            commit: "unknown",
             site: Arc::new(site),
             catalog: Catalog::new(Vec::new(), overlays),
             loaders: BTreeMap::new(),

@@ -41,7 +41,7 @@ mod volumes;
 pub use backend::{AgentBackend, PendingReplies};
 pub use meshd_central::{AgentApiError, LanClient, LinkCommand};
 
-use crate::serve::{
+use crate::{
     bind,
     connections::{
         accept::AcceptLoop,

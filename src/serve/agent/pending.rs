@@ -5,7 +5,7 @@ use super::{
     refusal::check_version,
     socket::{AgentSocket, Ended, SocketEvent},
 };
-use crate::serve::connections::limiter::Meter;
+use crate::connections::limiter::Meter;
 use axum::extract::ws::WebSocket;
 use futures_util::StreamExt as _;
 use meshd_proto::{PendingHello, PendingReply};

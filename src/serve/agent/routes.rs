@@ -7,7 +7,7 @@ use super::{
     refusal::{Refusal, check_version},
     volumes,
 };
-use crate::serve::{connections::limiter::Source, metrics::count_request};
+use crate::{connections::limiter::Source, metrics::count_request};
 use axum::{
     Extension, Json, Router,
     body::Bytes,

@@ -33,9 +33,9 @@ const BUFFER: usize = 16 * 1024;
 
 /// Limits of the input that is discarded at the end of a connection.
 #[derive(Clone, Copy)]
-pub(crate) struct LingerLimits {
-    pub(crate) time: Duration,
-    pub(crate) bytes: usize,
+pub struct LingerLimits {
+    pub time: Duration,
+    pub bytes: usize,
 }
 
 impl Default for LingerLimits {
@@ -48,11 +48,11 @@ impl Default for LingerLimits {
 
 /// Whether a connection has input that no request has read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct UnreadInput(Arc<AtomicBool>);
+pub struct UnreadInput(Arc<AtomicBool>);
 
 impl UnreadInput {
     /// Returns the request with a body that reports its end.
-    pub(crate) fn watch<B>(&self, request: Request<B>) -> Request<Body>
+    pub fn watch<B>(&self, request: Request<B>) -> Request<Body>
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
     {
@@ -94,7 +94,7 @@ impl<B: hyper::body::Body<Data = Bytes> + Unpin> hyper::body::Body for WatchedBo
 }
 
 /// A stream that discards unread input during its shutdown.
-pub(crate) struct LingeringClose<S> {
+pub struct LingeringClose<S> {
     stream: S,
     unread: UnreadInput,
     limits: LingerLimits,
@@ -104,7 +104,7 @@ pub(crate) struct LingeringClose<S> {
 
 impl<S> LingeringClose<S> {
     /// Wraps a stream. The returned [`UnreadInput`] must watch each request.
-    pub(crate) fn new(stream: S, limits: LingerLimits) -> (Self, UnreadInput) {
+    pub fn new(stream: S, limits: LingerLimits) -> (Self, UnreadInput) {
         let unread = UnreadInput::default();
         (LingeringClose { stream, unread: unread.clone(), limits, deadline: None }, unread)
     }

@@ -8,4 +8,4 @@
 
 pub(super) mod accept;
 pub mod limiter;
-pub(crate) mod lingering_close;
+pub mod lingering_close;

@@ -8,7 +8,7 @@ use super::{
     telemetry::DhcpTelemetry,
     warnings,
 };
-use crate::serve::log::Log;
+use crate::log::Log;
 use meshd_central::{DhcpChange, Shared};
 use meshd_config::{DhcpMode, Site};
 use meshd_dhcp::{

@@ -1,6 +1,6 @@
 //! Finds the DHCP servers of a network before meshd serves there.
 
-use crate::serve::bind::{BindError, Service, udp};
+use crate::bind::{BindError, Service, udp};
 use meshd_dhcp::packet::{CLIENT_PORT, SERVER_PORT, ServerMessage, probe_packets};
 use std::{
     collections::BTreeSet,

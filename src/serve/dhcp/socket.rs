@@ -1,6 +1,6 @@
 //! Sockets of the DHCP service, each bound to one interface.
 
-use crate::serve::{
+use crate::{
     bind::{self, BindError, Service},
     lan::{ArpProber, FrameSocket, NextHops, Receiver, drop_all_received, enlarge_send_queue},
     rebind::{BoundTo, InterfaceWatch},

@@ -7,7 +7,7 @@ use super::body::tracked;
 use super::fetched_ranges::FetchedRanges;
 use super::request_rate::RequestRate;
 use super::sendfile_writer::PendingWrites;
-use crate::serve::metrics::count_request;
+use crate::metrics::count_request;
 use axum::{
     Extension, Router,
     body::Body,

@@ -12,7 +12,7 @@
 //! usual.
 
 use super::blob_files::BlobFile;
-use crate::serve::connections::limiter::Meter;
+use crate::connections::limiter::Meter;
 use meshd_central::LanClient;
 use socket2::SockRef;
 use std::{

@@ -5,13 +5,13 @@ use super::backend::BootBackend;
 use super::request_rate::MAX_PER_SECOND;
 use super::routes::{Client, router};
 use super::sendfile_writer::{PendingWrites, SendfileWriter, WriteTimeouts};
-use crate::serve::bind;
-use crate::serve::connections::{
+use crate::bind;
+use crate::connections::{
     accept::AcceptLoop,
     limiter::{ConnectionLimiter, ConnectionPermit, HTTP},
     lingering_close::{LingerLimits, LingeringClose},
 };
-use crate::serve::log::Log;
+use crate::log::Log;
 use axum::Router;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};

@@ -10,7 +10,7 @@ use super::{
     segment_table::{Expected, SegmentTable},
     tcp_segment::{self, Ends, IPV4, Seen, VLAN_NUMBER, VLAN_TAGS, without_priority_tags},
 };
-use crate::serve::log::Log;
+use crate::log::Log;
 use meshd_central::{ConnectionFate, ForeignSegment};
 use meshd_types::{MacAddr, failpoint};
 use nix::{

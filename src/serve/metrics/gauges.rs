@@ -49,7 +49,7 @@ pub(super) fn gauges(central: &Central) -> String {
     ];
     let images = images.into_iter().map(|(state, images)| ([("state", state)], images));
     page.gauges("meshd_images", "Images of profiles, by availability.", images);
-    let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", env!("MESHD_COMMIT"))];
+    let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", central.commit)];
     page.gauges("meshd_build_info", "Version of the running program; always 1.", [(build, 1)]);
     page.text()
 }

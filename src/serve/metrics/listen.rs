@@ -1,7 +1,7 @@
 //! The listener of `[metrics]`: one route for Prometheus.
 
 use super::{CONTENT_TYPE, Metrics};
-use crate::serve::{
+use crate::{
     bind::{self, BindError, Service},
     connections::{
         accept::AcceptLoop,

@@ -20,11 +20,15 @@ const MAC: MacAddr = MacAddr([0x52, 0x54, 0, 0xab, 0xcd, 0xef]);
 
 async fn central(folder: &Path) -> Shared {
     let text = include_str!("../../../site.toml");
-    let site = meshd_config::parse(text, Path::new("site.toml"))
-        .unwrap_or_else(|faults| panic!("{faults}"));
+    let site = meshd_config::parse(
+        text,
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../site.toml")),
+    )
+    .unwrap_or_else(|faults| panic!("{faults}"));
     let authority =
         CertificateAuthority::load_or_create(&folder.join("ca"), "rack-a", Timestamp::EPOCH);
     let central = Central::new(Parts {
+        commit: "unknown",
         site: Arc::new(site),
         catalog: Catalog::new(Vec::new(), Default::default()),
         loaders: BTreeMap::new(),
@@ -231,7 +235,7 @@ async fn replayed_event_is_counted_once() {
 fn metrics_in_source_are_all_described() {
     let described = describe::COUNTERS.iter().chain(&describe::GAUGES).chain(&describe::HISTOGRAMS);
     let described: BTreeSet<&str> = described.map(|(name, _)| *name).collect();
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
     let mut named = 0;
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("the sources").flatten() {

@@ -1,7 +1,7 @@
 //! Raw sockets on one interface. A failure here only delays iPXE.
 
 use super::message::{ADVERTISEMENT, is_solicitation};
-use crate::serve::{lan::drop_all_received, log::Log};
+use crate::{lan::drop_all_received, log::Log};
 use meshd_types::failpoint;
 use rustix::net::netdevice::name_to_index;
 use socket2::{Domain, Protocol, Socket, Type};

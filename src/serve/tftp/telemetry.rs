@@ -1,6 +1,6 @@
 //! Metrics of the TFTP server, and its log: one line for each cause and minute.
 
-use crate::serve::log::Log;
+use crate::log::Log;
 use meshd_tftp::{Event, Observer, Problem, Refusal};
 use metrics::{Counter, Gauge};
 

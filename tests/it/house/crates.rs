@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// Packages with one home: the crates that may depend on them.
 const HOMES: [(&str, &[&str]); 14] = [
     ("age", &["meshd-backup"]),
-    ("axum", &["meshd", "meshd-ui"]),
+    ("axum", &["meshd", "meshd-serve", "meshd-ui"]),
     ("clap", &["meshd", "meshd-agent"]),
     ("dhcproto", &["meshd-agent", "meshd-dhcp", "meshd-stage1"]),
     ("flate2", &["meshd-image", "meshd-stage1"]),

@@ -9,12 +9,12 @@ mod range;
 mod write;
 
 use crate::cli::{Context, Failure, output::writer::write_message, path_text};
-use crate::serve::{
+use clap::{Args, ValueEnum};
+use meshd_config::InterfaceNetwork;
+use meshd_serve::{
     bind::{self, BindError, Service},
     dhcp,
 };
-use clap::{Args, ValueEnum};
-use meshd_config::InterfaceNetwork;
 use std::{
     collections::BTreeSet,
     io::{self, IsTerminal as _},

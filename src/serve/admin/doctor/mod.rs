@@ -8,7 +8,7 @@
 
 mod machines;
 
-use crate::serve::bind::{self, BindError};
+use crate::bind::{self, BindError};
 use meshd_api::Finding;
 use meshd_central::{Central, OtherServer, Reload, SegmentHealth, ServiceHealth};
 use meshd_config::{DhcpMode, Segment, Site};

@@ -4,7 +4,7 @@ use super::{
     page::{OrderKey, ResultPage, cut},
     parameters::{ListSpec, Parameters},
 };
-use crate::serve::admin::error::Refused;
+use crate::admin::error::Refused;
 use axum::{
     body::Body,
     http::{

@@ -5,7 +5,7 @@ use super::{
     page::{PageRequest, SortBy},
     text::Needle,
 };
-use crate::serve::admin::error::Refused;
+use crate::admin::error::Refused;
 use axum::{extract::Query, http::Uri};
 use meshd_api::routes::max_query_value;
 use meshd_config::{reader::brief, suggest};

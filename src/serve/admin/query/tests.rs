@@ -13,7 +13,7 @@ use super::{
     text::{Fit, Needle},
     work::{TASKS, VMS},
 };
-use crate::serve::admin::error::Refused;
+use crate::admin::error::Refused;
 use axum::http::{HeaderMap, HeaderValue, header::IF_NONE_MATCH};
 use meshd_api::routes::{LIST_AUDIT_RECORDS, LIST_NODES, LIST_VMS, RouteSpec};
 use meshd_model::fleet::{Fingerprint, Node, Phase};

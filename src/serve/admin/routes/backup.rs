@@ -1,6 +1,6 @@
 //! `POST /v1/backup`: streams an encrypted backup.
 
-use crate::serve::admin::{error::Refused, extract::Body as OrderBody};
+use crate::admin::{error::Refused, extract::Body as OrderBody};
 use axum::{
     body::Body,
     extract::State,

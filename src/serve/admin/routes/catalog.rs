@@ -1,6 +1,6 @@
 //! Routes of images and overlays.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState,
     bind_handlers::Binder,
     error::Refused,

@@ -1,6 +1,6 @@
 //! Segments and leases.
 
-use crate::serve::admin::{
+use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     query::{

@@ -1,7 +1,7 @@
 //! `/v1/events`: recorded and new events; `/v1/events/stream`: new events as server-sent events;
 //! `/v1/audit`: the audit log.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState,
     error::Refused,
     event_tail::{EventTail, StreamFormat, read},

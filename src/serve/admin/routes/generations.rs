@@ -1,6 +1,6 @@
 //! Routes of generations and of reload.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState,
     extract::{Body, QueryOf, TargetNode, profile_name},
     routes::{Answer, blocking, nodes::detail::node_view},

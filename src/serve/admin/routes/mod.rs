@@ -32,7 +32,7 @@ pub(crate) mod tokens;
 pub(crate) mod trust;
 pub(crate) mod vms;
 
-use crate::serve::admin::error::Refused;
+use crate::admin::error::Refused;
 use axum::{Json, http::StatusCode};
 
 pub(crate) type Answer<T> = Result<Json<T>, Refused>;

@@ -1,6 +1,6 @@
 //! Routes of operations: list, show, cancel.
 
-use crate::serve::admin::{
+use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     query::{

@@ -1,6 +1,6 @@
 //! Routes of rollouts: list, show, plan, start, pause, resume, abort, undo.
 
-use crate::serve::admin::{
+use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::Body,

@@ -1,6 +1,6 @@
 //! The site as a whole: caller, status, findings, metrics, profiles, search, activities.
 
-use crate::serve::{
+use crate::{
     admin::{
         ApiState, doctor,
         query::{
@@ -54,7 +54,7 @@ pub(crate) async fn status(
             };
         }
     });
-    let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
+    let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), central.commit);
     let mut found = doctor::findings(&central);
     if let Err(error) = central.env.storage_ready().await {
         found.push(Finding::fail_of("store", &error));

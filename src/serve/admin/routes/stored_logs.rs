@@ -1,7 +1,7 @@
 //! Streams stored logs as lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a
 //! boot. A reader reads from the files at any pace and never blocks a writer.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState, error::Refused, extract::QueryOf, routes::nodes::detail::node_removed,
     transport::caller::Caller,
 };

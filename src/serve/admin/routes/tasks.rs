@@ -1,6 +1,6 @@
 //! Routes of tasks: run, show, cancel, output.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState,
     bind_handlers::Binder,
     error::Refused,

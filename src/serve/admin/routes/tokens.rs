@@ -1,6 +1,6 @@
 //! Routes of API tokens.
 
-use crate::serve::admin::{error::Refused, extract::Body, routes::Answer};
+use crate::admin::{error::Refused, extract::Body, routes::Answer};
 use axum::{
     Json,
     extract::{Path, State},

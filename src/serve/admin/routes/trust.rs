@@ -1,6 +1,6 @@
 //! Routes of enrolment tokens, the certificate authority and node certificates.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState,
     error::Refused,
     extract::{Body, TargetNode},

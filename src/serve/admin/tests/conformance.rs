@@ -320,7 +320,7 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
 async fn every_error_response_is_json() {
     let fixture = Fixture::start().await;
     let node = fixture.node;
-    let long = format!("\"{}\"", "x".repeat(crate::serve::admin::MAX_BODY));
+    let long = format!("\"{}\"", "x".repeat(crate::admin::MAX_BODY));
     let mut requests = vec![
         ("POST", format!("/v1/nodes/{node}/approve"), "{", 400),
         ("POST", format!("/v1/nodes/{node}/approve"), "[true]", 400),

@@ -1,7 +1,7 @@
 //! Tests that the OpenAPI document describes exactly the existing routes.
 
 use super::*;
-use crate::serve::admin::router;
+use crate::admin::router;
 use meshd_api::routes::specs;
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Tests of guessed tokens.
 
 use super::*;
-use crate::serve::admin::{router, transport::auth::From};
+use crate::admin::{router, transport::auth::From};
 use axum::{Router, body::Body, http::Request as ApiRequest};
 use meshd_trust::Role;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! Tests of orders: audit lines and idempotency keys.
 
 use super::*;
-use crate::serve::admin::transport::caller::Caller;
+use crate::admin::transport::caller::Caller;
 use meshd_api::REASON_HEADER;
 use meshd_model::fleet::{Audit, AuditOutcome, IdempotencyRecord, Phase, Principal, Verb};
 use meshd_store::{AuditFilter, EventFilter};

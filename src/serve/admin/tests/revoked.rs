@@ -1,7 +1,7 @@
 //! Tests of connections whose token is revoked or downgraded.
 
 use super::*;
-use crate::serve::{
+use crate::{
     admin::{
         router,
         routes::vms::consoles::carry,

@@ -1,7 +1,7 @@
 //! Authentication and roles. Write access to the socket grants the admin role. Each HTTPS request
 //! contains a token, so revocation takes effect at once.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState,
     error::Refused,
     transport::{caller::Caller, connection::AdminConnection},

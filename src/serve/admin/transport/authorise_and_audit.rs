@@ -1,6 +1,6 @@
 //! Middleware: correlation IDs, authorisation, idempotency and the audit log for each order.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState, MAX_BODY, MAX_IMPORT,
     error::Refused,
     query::parameters::Parameters,

@@ -1,9 +1,9 @@
 //! One connection of the admin API. The connection ends when the token of its request is revoked,
 //! even if the client neither reads nor writes.
 
-use crate::serve::admin::transport::caller::Caller;
-use crate::serve::connections::limiter::{ConnectionPermit, Meter};
-use crate::serve::connections::lingering_close::{LingerLimits, LingeringClose};
+use crate::admin::transport::caller::Caller;
+use crate::connections::limiter::{ConnectionPermit, Meter};
+use crate::connections::lingering_close::{LingerLimits, LingeringClose};
 use axum::{Router, http::Extensions};
 use hyper::{Request, body::Incoming};
 use hyper_util::{

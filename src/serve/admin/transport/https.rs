@@ -1,7 +1,7 @@
 //! The HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured. Each
 //! request contains a token.
 
-use crate::serve::{
+use crate::{
     admin::{
         Serving,
         transport::{

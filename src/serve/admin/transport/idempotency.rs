@@ -1,6 +1,6 @@
 //! Orders with an `Idempotency-Key` run once; a repeat returns the stored answer.
 
-use crate::serve::admin::{ApiState, error::Refused, transport::caller::Caller};
+use crate::admin::{ApiState, error::Refused, transport::caller::Caller};
 use axum::{
     body::{Body, to_bytes},
     extract::Request,

@@ -1,6 +1,6 @@
 //! The admin socket: created with its mode, never taken over from a running meshd.
 
-use crate::serve::connections::{accept::ListeningSocket, limiter::Source};
+use crate::connections::{accept::ListeningSocket, limiter::Source};
 use std::{
     fs, io,
     os::unix::fs::{FileTypeExt as _, PermissionsExt as _},

@@ -1,7 +1,7 @@
 //! Clients that misuse a connection, and the end of the server.
 
 use super::*;
-use crate::serve::connections::limiter::ARRIVING;
+use crate::connections::limiter::ARRIVING;
 use std::time::Instant;
 
 fn quick() -> Limits {

@@ -8,7 +8,7 @@ use super::fuzz_invariants::{CAPABILITY, ENDPOINT};
 use super::sendfile_writer::WriteTimeouts;
 use super::server::{Limits, run};
 use super::*;
-use crate::serve::bind::{self, Service};
+use crate::bind::{self, Service};
 use bytes::Bytes;
 use meshd_central::{Fetched, LanClient, OverlayDenied};
 use meshd_config::Delivery;

@@ -2,14 +2,14 @@
 //! hand.
 
 use futures_util::{SinkExt as _, StreamExt as _, stream};
-use meshd::serve::{
-    agent::{self, AgentBackend, PendingReplies},
-    bind::{self, Service},
-};
 use meshd_central::{AgentApiError, LanClient, LinkCommand};
 use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello,
     PendingReply, RenewRequest, SERVER_NAME, VERSION, Welcome,
+};
+use meshd_serve::{
+    agent::{self, AgentBackend, PendingReplies},
+    bind::{self, Service},
 };
 use meshd_trust::{CertificateAuthority, Peer, TokenRecord, TrustError, enrol_token};
 use meshd_types::{BootSessionId, Digest, NodeId, Timestamp};

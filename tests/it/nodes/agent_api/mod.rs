@@ -6,8 +6,8 @@ mod drain_hooks;
 
 use fake::{Fake, Node, Seen, deadline};
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd::serve::agent::AgentLimits;
 use meshd_proto::{ErrorBody, FromAgent, FromCentral, Heartbeat, PendingHello, RenewRequest};
+use meshd_serve::agent::AgentLimits;
 use meshd_trust::CertificateAuthority;
 use meshd_types::BootSessionId;
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};

@@ -1,6 +1,6 @@
 //! One node: its details, the timeline of a boot, and where its time goes.
 
-use crate::serve::admin::{
+use crate::admin::{
     error::Refused,
     extract::{QueryOf, TargetNode},
     routes::Answer,

@@ -1,6 +1,6 @@
 //! The list of nodes.
 
-use crate::serve::admin::{
+use crate::admin::{
     error::Refused,
     query::{
         answer::Listing,

@@ -1,6 +1,6 @@
 //! Routes of expected machines.
 
-use crate::serve::admin::{bind_handlers::Binder, error::Refused, extract::Body, routes::Answer};
+use crate::admin::{bind_handlers::Binder, error::Refused, extract::Body, routes::Answer};
 use axum::{Json, extract::State};
 use meshd_api::{ImportMachines, ImportedMachines, MachineView, RemoveMachines, routes as api};
 use meshd_central::{ImportOptions, ImportReport, MAX_BULK, Shared};

@@ -15,7 +15,7 @@ mod orders;
 mod single_orders;
 
 use super::{generations, stored_logs};
-use crate::serve::admin::bind_handlers::Binder;
+use crate::admin::bind_handlers::Binder;
 use meshd_api::routes as api;
 
 pub(crate) fn bind(binder: Binder) -> Binder {

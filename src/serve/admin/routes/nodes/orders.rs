@@ -1,7 +1,7 @@
 //! Routes of orders to nodes: each verb for one node and for several. One function reads the order
 //! of both, and one service executes it.
 
-use crate::serve::admin::{
+use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::{Body, JsonBody, json_objects::from_value, profile_name},

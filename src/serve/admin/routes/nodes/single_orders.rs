@@ -1,6 +1,6 @@
 //! Routes of orders that only one node takes.
 
-use crate::serve::admin::{
+use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::{Body, NodeRequest, TargetNode},

@@ -1,7 +1,7 @@
 //! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator
 //! role, because a guest may print secrets. Binary frames contain bytes, text frames contain notes.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf, transport::caller::Caller,
 };
 use axum::{

@@ -10,7 +10,7 @@ pub(crate) mod consoles;
 pub(crate) mod slots;
 pub(crate) mod volumes;
 
-use crate::serve::admin::{
+use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::Body,

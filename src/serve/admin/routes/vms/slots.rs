@@ -1,6 +1,6 @@
 //! Routes of slots.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState, bind_handlers::Binder, error::Refused, extract::Body, routes::Answer,
 };
 use axum::{

@@ -1,6 +1,6 @@
 //! Routes of volumes. `meshd volume add` copies files without the API.
 
-use crate::serve::admin::{bind_handlers::Binder, error::Refused, routes::Answer};
+use crate::admin::{bind_handlers::Binder, error::Refused, routes::Answer};
 use axum::{
     Json,
     extract::{Path, State},
