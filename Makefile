@@ -6,6 +6,8 @@ SHELL := /bin/bash
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
+# Tests and the demo take what is built soonest; `make build` and packages take the small program.
+AGENT_PROFILE ?= dev
 # The lab makes network namespaces and taps. What root runs is built before, by the user, who builds in the same folder again.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
@@ -33,32 +35,32 @@ setup: ## Installs what building, testing, measuring and the demo need (Debian p
 agent: ## Builds the static programs of nodes into target/agent/ARCH: mesh-agent and stage1; no other build writes there
 	@.ci/setup
 	@echo "build: mesh-agent, stage1 (static)"
-	+@cargo build --quiet --locked --package meshd --profile agent --no-default-features --bin mesh-agent --target $(TARGET)
-	@install -D -m 755 target/$(TARGET)/agent/mesh-agent $(AGENT)
-	+@cargo build --quiet --locked --package meshd-stage1 --profile agent --bin stage1 --target $(TARGET)
-	@install -D -m 755 target/$(TARGET)/agent/stage1 $(dir $(AGENT))stage1
+	@cargo build --quiet --locked --package meshd --profile $(AGENT_PROFILE) --no-default-features --bin mesh-agent --target $(TARGET)
+	@cargo build --quiet --locked --package meshd-stage1 --profile $(AGENT_PROFILE) --bin stage1 --target $(TARGET)
+	@install -s -D -m 755 -t $(dir $(AGENT)) $(addprefix target/$(TARGET)/$(AGENT_PROFILE:dev=debug)/,mesh-agent stage1)
 
+build: AGENT_PROFILE := agent
 build: agent ## Builds target/release/meshd, and the agent
 	@echo "build: meshd"
 	@cargo build --quiet --locked --package meshd --release --bin meshd
 
-# The programs that tests and the demo run. `+` lets cargo share make's two jobs.
+# The programs that tests and the demo run.
 debug:
 	@.ci/setup
 	@echo "build: meshd"
-	+@cargo build --quiet --locked --package meshd --bin meshd
+	@cargo build --quiet --locked --package meshd --bin meshd
 
 test-programs:
 	@.ci/setup test
 	@echo "build: tests"
-	+@cargo test --quiet --locked --lib --bins --test integration --no-run
+	@cargo test --quiet --locked --lib --bins --test integration --no-run
 
 image: build ## Builds the image alpine-lab into .lab/blobs, once
 	@target/release/meshd lab image
 
 demo: ## Boots one BIOS and one UEFI machine to online, then reprovisions one (KEEP=1 leaves the rack up)
 	@.ci/setup
-	@$(MAKE) --no-print-directory -j2 agent debug
+	@$(MAKE) --no-print-directory agent debug
 	@target/debug/meshd lab image
 	@$(AS_ROOT) target/debug/meshd lab demo $(if $(KEEP),--keep)
 
@@ -105,7 +107,7 @@ test-full: test test-attack test-crash test-debian test-package test-floods ## P
 
 unit: ## Unit, property and integration tests: minutes once built
 	@.ci/setup test
-	@$(MAKE) --no-print-directory -j2 agent test-programs
+	@$(MAKE) --no-print-directory agent test-programs
 	@echo "test: unit and property tests"
 	@cargo test --quiet --locked --lib --bins
 	@cargo test --quiet --locked --doc
