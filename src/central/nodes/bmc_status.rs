@@ -1,8 +1,9 @@
 //! The power state of a node, as its BMC reports it now.
 
 use super::{NodeOps, OperateError};
-use meshd_api::{BmcVerb, PowerView};
-use meshd_bmc::impossible;
+use crate::environment::bmcs::BmcError;
+use meshd_api::{BmcEventView, BmcVerb, FirmwareView, PowerView, SensorView};
+use meshd_bmc::{ReportKind, ReportRow, impossible};
 use meshd_types::{Basis, BmcRequest, BootDevice, MacAddr, NodeId, PowerState, failpoint};
 
 /// Requests that a view lists.
@@ -60,6 +61,60 @@ impl NodeOps {
         (view.driver, view.address) = (Some(bmc.driver), bmc.address.clone());
         view.verbs = VERBS.iter().map(verb).collect();
         Ok(view)
+    }
+
+    /// Asks the BMC of a node for its sensors.
+    pub async fn sensors(&self, text: &str) -> Result<Vec<SensorView>, OperateError> {
+        let rows = self.bmc_report(text, ReportKind::Sensors).await?;
+        let view =
+            |ReportRow { name, value: reading, state, .. }| SensorView { name, reading, state };
+        Ok(rows.into_iter().map(view).collect())
+    }
+
+    /// Asks the BMC of a node for the newest events of its log.
+    pub async fn bmc_events(&self, text: &str) -> Result<Vec<BmcEventView>, OperateError> {
+        let rows = self.bmc_report(text, ReportKind::Events).await?;
+        let view = |ReportRow { id, at, name: sensor, value: event, state }| BmcEventView {
+            id,
+            at,
+            sensor,
+            event,
+            state,
+        };
+        Ok(rows.into_iter().map(view).collect())
+    }
+
+    /// Deletes all events of the log of a BMC. Returns those that are left.
+    pub async fn clear_bmc_events(&self, text: &str) -> Result<Vec<BmcEventView>, OperateError> {
+        self.bmc_report(text, ReportKind::ClearEvents).await?;
+        self.bmc_events(text).await
+    }
+
+    /// Asks the BMC of a node for the versions of its firmware.
+    pub async fn firmware(&self, text: &str) -> Result<Vec<FirmwareView>, OperateError> {
+        let rows = self.bmc_report(text, ReportKind::Firmware).await?;
+        let view = |ReportRow { name, value: version, .. }| FirmwareView { name, version };
+        Ok(rows.into_iter().map(view).collect())
+    }
+
+    /// Asks the BMC of a node for a report.
+    async fn bmc_report(
+        &self,
+        text: &str,
+        kind: ReportKind,
+    ) -> Result<Vec<ReportRow>, OperateError> {
+        let bmc = self.bmc_of(self.resolve(text)?)?;
+        if kind == ReportKind::ClearEvents
+            && let Some(other) = self.other_machine_of(&bmc)
+        {
+            let (machine, address) = (bmc.title(), bmc.address);
+            return Err(BmcError::Shared { machine, other, address }.into());
+        }
+        let report = self.bmcs.report_when_permitted(&bmc, kind).await;
+        report.map_err(|failure| {
+            let reason = failure.reason().to_owned();
+            BmcError::Report { machine: bmc.title(), reason }.into()
+        })
     }
 
     /// Whether the BMC of a node reports now that the machine is off. False without a BMC, and for

@@ -15,6 +15,7 @@
 //! | `operations` | every order that one or several nodes take, as records |
 //! | `rollouts` | planned changes of many nodes, as records |
 //! | `operator_kernel_args` | kernel arguments that a role may order for one boot |
+//! | `serial_console` | the serial port of a node, by its BMC |
 //! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
 mod admission;
@@ -30,6 +31,7 @@ mod naming;
 pub(crate) mod operations;
 mod operator_kernel_args;
 pub(crate) mod rollouts;
+mod serial_console;
 mod setting_changes;
 
 pub(crate) use drain::drain_entry_of;

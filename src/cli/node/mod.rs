@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `bmc_reports` | `meshd node sensors/sel/firmware/console`: what the BMCs of nodes report |
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `boots` | `meshd boot-times` and `meshd node timeline`: the boots of a node with their times |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
@@ -17,6 +18,7 @@
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
 
+pub(crate) mod bmc_reports;
 pub(crate) mod boot_settings;
 pub(crate) mod boots;
 pub(crate) mod doctor;
@@ -182,6 +184,14 @@ pub(super) enum Node {
     BootDevice(power::BootDeviceArgs),
     /// Switch the identification light of a node
     Identify(power::IdentifyArgs),
+    /// Show the sensors of a node by its BMC
+    Sensors(bmc_reports::BmcReportArgs),
+    /// Show or delete the event log of a node's BMC
+    Sel(bmc_reports::EventLogArgs),
+    /// Show the firmware versions of a node by its BMC
+    Firmware(bmc_reports::BmcReportArgs),
+    /// Connect to the serial port of a node by its BMC
+    Console(bmc_reports::SerialConsoleArgs),
     /// Release a node from quarantine
     Release(Targets),
     /// Run a program on a free node and return its exit code
@@ -258,6 +268,10 @@ impl Node {
                 Node::Power(power) => power.run(client).await,
                 Node::BootDevice(device) => device.run(&client).await,
                 Node::Identify(identify) => identify.run(&client).await,
+                Node::Sensors(report) => report.sensors(&client).await,
+                Node::Sel(log) => log.run(&client).await,
+                Node::Console(console) => console.run(&client).await,
+                Node::Firmware(report) => report.firmware(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
                 Node::Reboot { targets, yes, force, power, .. } => {
                     let client = client.with_force(force);
@@ -421,12 +435,6 @@ fn override_text(once: &NextBootOverride) -> String {
         .used_by
         .map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
     format!("{} ({state})", once.words())
-}
-
-/// Returns the JSON name of a value, such as an enum variant.
-pub(super) fn word(value: &impl serde::Serialize) -> String {
-    let word = serde_json::to_value(value).ok();
-    word.and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 fn facts(facts: &Facts) -> [(&'static str, String); 6] {

@@ -8,6 +8,7 @@
 //! | `text_filter` | filter of foreign text that arrives in pieces |
 //! | `file` | files that a command writes |
 //! | `print` | one value as a table, JSON or YAML |
+//! | `list` | options of commands that list things |
 //! | `progress` | progress of builds |
 //! | `failure` | the error of a command: object, cause, hint, exit code |
 //! | `usage_error` | errors of the command line, with the verb that was probably meant, and help texts |
@@ -19,6 +20,7 @@ pub(crate) mod clean;
 pub(crate) mod failure;
 pub(crate) mod file;
 pub(crate) mod given_options;
+pub(crate) mod list;
 pub(crate) mod print;
 pub(crate) mod progress;
 mod text_filter;

@@ -6,6 +6,7 @@
 //! | `boot_log` | the log of a boot, and why a boot failed |
 //! | `boot_times` | where the time of a boot goes: other NICs, lost packets, orders |
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
+//! | `lists` | lists for scripts, verbs of other programs, completion of names |
 //! | `machines` | machines that are defined before they boot |
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
 //! | `power` | orders to BMCs, by IPMI and by a program of the site |
@@ -23,6 +24,7 @@ mod boot_times;
 pub mod generations;
 mod hostlists;
 mod lifecycle;
+mod lists;
 mod machines;
 mod operations;
 mod power;
