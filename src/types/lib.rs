@@ -48,8 +48,9 @@ pub use id::node::{Basis, DenyList, Hardware, NodeId, is_filler};
 pub use id::random::{BootSessionId, CorrelationId, OperationId, RolloutId, TaskId};
 pub use name::hostlist::{Hostlist, MAX_HOSTS, NodePattern, matches_glob};
 pub use name::{
-    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, OverlayName, ProfileName, RuleName,
-    TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,
+    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, OverlayName, ProfileName,
+    ProgramName, RuleName, TemplateName, VmName, VolumeFileName, is_host_name,
+    is_reserved_host_name,
 };
 pub use path::{SafePath, is_rootfs};
 pub use secret::Secret;

@@ -110,6 +110,8 @@ fn documented_verbs_are_parsed() {
         "meshd rollout plan gpu[01-40] --profile compute",
         "meshd rollout start -l rack=a --reboot --wave 10% --floor gpu=4 --floor 80% --yes --wait",
         "meshd rollout start --group gpu --profile compute --canaries 2 --domain rack --soak 5m",
+        "meshd rollout start -l rack=a --generation 3f2a --window 22:00-06:00 --start-at 2030-01-31T22:00:00Z",
+        "meshd rollout start gpu1 --image alpine@3f2a --before-leave leave --gate jobs --after-return back",
         "meshd rollout list -o json",
         "meshd rollout show 01020304 -o yaml",
         "meshd rollout follow 01020304",

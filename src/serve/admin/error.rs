@@ -249,6 +249,7 @@ fn rollout(error: &RolloutError) -> (StatusCode, &'static str) {
     match error {
         RolloutError::Unknown(_) => (StatusCode::NOT_FOUND, "no_rollout"),
         RolloutError::NoGroup { .. } => (StatusCode::NOT_FOUND, "no_group"),
+        RolloutError::NoProgram { .. } => (StatusCode::NOT_FOUND, "no_program"),
         RolloutError::NoNodes | RolloutError::TooManyNodes { .. } | RolloutError::Policy(_) => {
             (StatusCode::BAD_REQUEST, "bad_request")
         }

@@ -3,7 +3,7 @@
 use crate::nodes::OperateError;
 use meshd_model::rollouts::{FloorFault, RolloutState};
 use meshd_store::StoreError;
-use meshd_types::{Hint as _, NodeId, ParseError, RolloutId};
+use meshd_types::{Hint as _, NodeId, ParseError, ProgramName, RolloutId};
 
 /// Why a request about a rollout is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +12,8 @@ pub enum RolloutError {
     Unknown(RolloutId),
     #[error("there is no group `{group}`")]
     NoGroup { group: String, known: String },
+    #[error("the site file has no program `{program}`")]
+    NoProgram { program: ProgramName },
     #[error("the rollout selects no node")]
     NoNodes,
     #[error("the rollout selects {count} nodes")]
@@ -40,6 +42,7 @@ pub enum RolloutError {
 meshd_types::hints!(RolloutError {
     RolloutError::Unknown(_) => "`meshd rollout list` lists all rollouts";
     RolloutError::NoGroup { known, .. } => "there are: {known}";
+    RolloutError::NoProgram { program } => "declare it: [programs.{program}], and reload the site";
     RolloutError::NoNodes => "`meshd node list` lists all nodes";
     RolloutError::TooManyNodes { most, .. } => "select at most {most}";
     RolloutError::Overlap { rollout, .. } => "wait for it, or end it: meshd rollout abort {rollout}";

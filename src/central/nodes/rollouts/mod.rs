@@ -7,17 +7,19 @@
 //! | `drive` | advances rollouts, and gives their orders to nodes |
 //! | `error` | why a request about a rollout is refused |
 //! | `present` | the present state of nodes, as a step reads it |
+//! | `programs` | runs the programs of the site that a rollout asks for |
 //! | `start` | selects nodes, plans and starts |
 //!
 //! A step is one transaction: it reads the nodes and changes the records. Its orders are given after
 //! that, as operations. An order that a kill loses is part of the next step, because that reads the
 //! nodes again. State in memory is derived: running time since the last commit, orders that are
-//! being given, refusals.
+//! being given, refusals, programs that run.
 
 mod control;
 mod drive;
 mod error;
 mod present;
+mod programs;
 mod start;
 
 pub use error::RolloutError;
@@ -25,13 +27,17 @@ pub use start::{NodeGroup, PlannedRollout, RolloutRequest};
 
 use super::NodeOps;
 use crate::{environment::Environment, links::Links, locks::Leaf};
-use meshd_model::rollouts::{RefusedOrder, Rollout, RolloutNode, StageCounts};
+use meshd_model::rollouts::{
+    EndedProgram, RefusedOrder, Rollout, RolloutNode, StageCounts, node_times, remaining_time,
+};
 use meshd_types::{NodeId, RolloutId};
+use programs::{MAX_PROGRAMS, RunningProgram};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
+use tokio::sync::Semaphore;
 
 /// Executes rollouts.
 pub struct Rollouts {
@@ -39,6 +45,7 @@ pub struct Rollouts {
     links: Arc<Links>,
     nodes: Arc<NodeOps>,
     memory: Arc<Leaf<Memory>>,
+    program_permits: Arc<Semaphore>,
 }
 
 /// State of rollouts in memory. All of it may be lost.
@@ -51,6 +58,9 @@ struct Memory {
     refusals: BTreeMap<NodeId, (RefusedOrder, Duration)>,
     /// Why no further node of a rollout begins at present.
     waits: BTreeMap<RolloutId, String>,
+    running: BTreeMap<(RolloutId, NodeId), RunningProgram>,
+    /// Results of programs that no step has seen.
+    ended: BTreeMap<(RolloutId, NodeId), EndedProgram>,
 }
 
 /// The running time of a rollout.
@@ -62,7 +72,8 @@ struct RunClock {
 
 impl Rollouts {
     pub(crate) fn new(env: Arc<Environment>, links: Arc<Links>, nodes: Arc<NodeOps>) -> Self {
-        Rollouts { env, links, nodes, memory: Arc::default() }
+        let program_permits = Arc::new(Semaphore::new(MAX_PROGRAMS));
+        Rollouts { env, links, nodes, memory: Arc::default(), program_permits }
     }
 
     /// Collects the views of all rollouts. `None` omits one.
@@ -96,6 +107,34 @@ impl Rollouts {
     /// Returns why no further node of a rollout begins at present.
     pub fn waits(&self, id: RolloutId) -> Option<String> {
         self.memory.lock().waits.get(&id).cloned()
+    }
+
+    /// Estimates the remaining time of a stored rollout.
+    pub fn remaining(&self, id: RolloutId) -> Option<Duration> {
+        let planned = self.env.store.read(|model| {
+            Some(PlannedRollout {
+                head: model.rollout(id)?.clone(),
+                nodes: model.rollout_nodes(id).values().cloned().collect(),
+            })
+        });
+        self.remaining_of(&planned?)
+    }
+
+    /// Estimates the time of a planned rollout by the newest one that changed nodes in the same way.
+    pub fn remaining_of(&self, planned: &PlannedRollout) -> Option<Duration> {
+        let PlannedRollout { head, nodes } = planned;
+        let kind = std::mem::discriminant(&head.target);
+        let earlier = self.env.store.read(|model| {
+            let finished = model.rollouts().filter(|other| {
+                other.finished_at.is_some() && std::mem::discriminant(&other.target) == kind
+            });
+            let mut finished: Vec<&Rollout> = finished.collect();
+            finished.sort_by_key(|other| std::cmp::Reverse(other.finished_at));
+            let mut times = finished.iter().map(|other| node_times(model.rollout_nodes(other.id)));
+            times.find(|times| !times.is_empty()).unwrap_or_default()
+        });
+        let nodes = nodes.iter().map(|record| (record.node, record.clone())).collect();
+        remaining_time(head, &nodes, earlier, self.env.now())
     }
 
     /// Collects the views of the nodes of a rollout, by node ID. `None` omits one.
