@@ -45,7 +45,7 @@ pub use hardware::uuid::SystemUuid;
 pub use hardware::vfio::{PciAddress, PciName, VfioSelector};
 pub use hint::{Hint, ParseError, with_sources};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, is_filler};
-pub use id::random::{BootSessionId, CorrelationId, OperationId, RolloutId, TaskId};
+pub use id::random::{BisectionId, BootSessionId, CorrelationId, OperationId, RolloutId, TaskId};
 pub use name::hostlist::{Hostlist, MAX_HOSTS, NodePattern, matches_glob};
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, OverlayName, ProfileName,

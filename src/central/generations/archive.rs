@@ -413,5 +413,7 @@ fn required_generations(model: &Model) -> BTreeSet<Generation> {
     // What a node returns to if it fails.
     let open = model.open_rollouts().flat_map(|id| model.rollout_nodes(id).values());
     needed.extend(open.filter_map(|record| record.before.as_ref()?.booted));
+    let open = model.bisections().filter(|bisection| !bisection.state.is_final());
+    needed.extend(open.flat_map(|bisection| bisection.before.values()).filter_map(|it| it.booted));
     needed
 }

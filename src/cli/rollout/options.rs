@@ -119,7 +119,7 @@ enum WorkPolicyArg {
     Skip,
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     parse_duration(text)
         .filter(|time| time.as_secs() <= u64::from(u32::MAX))
         .ok_or_else(|| "write a number and one of s, m, h, d, such as 5m".to_owned())

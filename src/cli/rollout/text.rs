@@ -1,7 +1,8 @@
 //! Plans and rollouts as text. Lists of nodes are bounded.
 
 use crate::cli::output::print::{ago, fields, now, span, table};
-use meshd_api::{RolloutNodeView, RolloutPlan, RolloutView};
+use meshd_api::{BisectionView, RolloutNodeView, RolloutPlan, RolloutView};
+use meshd_model::bisections::ProbeVerdict;
 use meshd_model::rollouts::{Floor, NodeStage, RolloutTarget, WorkPolicy};
 use meshd_types::ProgramName;
 use std::{collections::BTreeMap, time::Duration};
@@ -165,4 +166,59 @@ fn board(rollout: &RolloutView) -> String {
     let rows =
         rollout.board.iter().map(|wave| [wave_title(wave.wave, rollout), wave.progress.words()]);
     table(["wave", "nodes"], rows)
+}
+
+/// Returns bisections as a table.
+pub(super) fn bisection_rows(found: &[BisectionView]) -> String {
+    let rows = found.iter().map(|bisection| {
+        [
+            bisection.id.to_string(),
+            bisection.profile.to_string(),
+            bisection_progress(bisection),
+            ago(bisection.started_at, now()),
+            bisection.by.principal.to_string(),
+        ]
+    });
+    table(["id", "profile", "state", "started", "by"], rows)
+}
+
+/// Returns the progress of a bisection in one line.
+pub(super) fn bisection_progress(bisection: &BisectionView) -> String {
+    let state = bisection.state.as_str();
+    if let Some(bad) = &bisection.first_bad {
+        let boots = bisection.probes.len();
+        return format!("{state}: {} is the first bad generation ({boots} boots)", bad.0.short());
+    }
+    let last = bisection.probes.last().map(|probe| {
+        let verdict = probe.verdict.map_or("is tested", ProbeVerdict::as_str);
+        format!(", {} {verdict}", probe.generation.0.short())
+    });
+    format!("{state}: {} generations left{}", bisection.suspects, last.unwrap_or_default())
+}
+
+/// Returns a bisection with its boots.
+pub(super) fn bisection(bisection: &BisectionView) -> String {
+    let bad = bisection.first_bad.map(|bad| bad.to_string());
+    let lines = vec![
+        ("bisection", bisection.id.to_string()),
+        ("profile", bisection.profile.to_string()),
+        ("state", bisection_progress(bisection)),
+        ("first bad", bad.unwrap_or_default()),
+        ("reason", bisection.reason.clone().unwrap_or_default()),
+        ("generations", bisection.generations.len().to_string()),
+        ("check", bisection.check.to_string()),
+        ("started", ago(bisection.started_at, now())),
+        ("by", bisection.by.principal.to_string()),
+    ];
+    let rows = bisection.probes.iter().map(|probe| {
+        [
+            probe.generation.0.short(),
+            probe.node.to_string(),
+            probe.rollout.to_string(),
+            probe.verdict.map_or("running", ProbeVerdict::as_str).to_owned(),
+            probe.reason.clone().unwrap_or_default(),
+        ]
+    });
+    let probes = table(["generation", "node", "rollout", "verdict", "reason"], rows);
+    format!("{}\n{probes}", fields(lines))
 }

@@ -28,7 +28,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 const CLOCK_STORED: Duration = Duration::from_secs(30);
 
 impl Rollouts {
-    /// Advances all rollouts. Call it every second.
+    /// Advances all rollouts and bisections. Call it every second.
     pub async fn drive(&self) {
         let open: BTreeSet<RolloutId> =
             self.env.store.read(|model| model.open_rollouts().collect());
@@ -44,6 +44,7 @@ impl Rollouts {
         for id in open {
             log_failure(self.step(id).await, "cannot advance a rollout");
         }
+        self.drive_bisections().await;
     }
 
     async fn step(&self, id: RolloutId) -> Result<(), StoreError> {

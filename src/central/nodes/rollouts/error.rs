@@ -1,9 +1,12 @@
 //! Why a request about a rollout is refused.
 
 use crate::nodes::OperateError;
-use meshd_model::rollouts::{FloorFault, RolloutState};
+use meshd_model::{
+    bisections::BisectionState,
+    rollouts::{FloorFault, RolloutState},
+};
 use meshd_store::StoreError;
-use meshd_types::{Hint as _, NodeId, ParseError, ProgramName, RolloutId};
+use meshd_types::{BisectionId, Hint as _, NodeId, ParseError, ProgramName, RolloutId};
 
 /// Why a request about a rollout is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +35,12 @@ pub enum RolloutError {
     State { id: RolloutId, state: RolloutState },
     #[error("rollout {0} changed no node")]
     NothingToUndo(RolloutId),
+    #[error("there is no bisection {0}")]
+    UnknownBisection(BisectionId),
+    #[error("a node is part of bisection {0}, which is not finished")]
+    BisectionOverlap(BisectionId),
+    #[error("bisection {id} is {}", .state.as_str())]
+    BisectionState { id: BisectionId, state: BisectionState },
     /// A node or the profile is unknown.
     #[error(transparent)]
     Operate(#[from] OperateError),
@@ -50,6 +59,9 @@ meshd_types::hints!(RolloutError {
     RolloutError::AllAtOnce { nodes } => "use waves, or confirm the number {nodes}";
     RolloutError::State { id, .. } => "see `meshd rollout show {id}`";
     RolloutError::NothingToUndo(id) => "see `meshd rollout show {id}`";
+    RolloutError::UnknownBisection(_) => "`meshd bisect list` lists all bisections";
+    RolloutError::BisectionOverlap(id) => "wait for it, or end it: meshd bisect abort {id}";
+    RolloutError::BisectionState { id, .. } => "see `meshd bisect show {id}`";
     @source RolloutError::Policy(source) => source;
     @source RolloutError::Floor(source) => source;
     @source RolloutError::Operate(source) => source;

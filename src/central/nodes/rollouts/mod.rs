@@ -3,6 +3,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `bisections` | searches for the first bad generation, probe by probe |
 //! | `control` | pause, resume, abort, undo |
 //! | `drive` | advances rollouts, and gives their orders to nodes |
 //! | `error` | why a request about a rollout is refused |
@@ -15,6 +16,7 @@
 //! nodes again. State in memory is derived: running time since the last commit, orders that are
 //! being given, refusals, programs that run.
 
+mod bisections;
 mod control;
 mod drive;
 mod error;
@@ -22,22 +24,26 @@ mod present;
 mod programs;
 mod start;
 
+pub use bisections::BisectionRequest;
 pub use error::RolloutError;
 pub use start::{NodeGroup, PlannedRollout, RolloutRequest};
 
 use super::NodeOps;
 use crate::{environment::Environment, links::Links, locks::Leaf};
 use meshd_model::rollouts::{
-    EndedProgram, RefusedOrder, Rollout, RolloutNode, StageCounts, node_times, remaining_time,
+    EndedProgram, ProgramPoint, RefusedOrder, Rollout, RolloutNode, StageCounts, node_times,
+    remaining_time,
 };
 use meshd_types::{NodeId, RolloutId};
-use programs::{MAX_PROGRAMS, RunningProgram};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::AbortHandle};
+
+/// Maximum number of programs of the site at the same time.
+const MAX_PROGRAMS: usize = 16;
 
 /// Executes rollouts.
 pub struct Rollouts {
@@ -61,6 +67,12 @@ struct Memory {
     running: BTreeMap<(RolloutId, NodeId), RunningProgram>,
     /// Results of programs that no step has seen.
     ended: BTreeMap<(RolloutId, NodeId), EndedProgram>,
+}
+
+/// A program that runs, or waits for its permit.
+struct RunningProgram {
+    point: ProgramPoint,
+    abort: AbortHandle,
 }
 
 /// The running time of a rollout.
@@ -111,18 +123,17 @@ impl Rollouts {
 
     /// Estimates the remaining time of a stored rollout.
     pub fn remaining(&self, id: RolloutId) -> Option<Duration> {
-        let planned = self.env.store.read(|model| {
-            Some(PlannedRollout {
-                head: model.rollout(id)?.clone(),
-                nodes: model.rollout_nodes(id).values().cloned().collect(),
-            })
+        let stored = self.env.store.read(|model| {
+            let head = model.rollout(id)?.clone();
+            Some((head, model.rollout_nodes(id).values().cloned().collect::<Vec<_>>()))
         });
-        self.remaining_of(&planned?)
+        let (head, nodes) = stored?;
+        self.remaining_of(&head, &nodes)
     }
 
-    /// Estimates the time of a planned rollout by the newest one that changed nodes in the same way.
-    pub fn remaining_of(&self, planned: &PlannedRollout) -> Option<Duration> {
-        let PlannedRollout { head, nodes } = planned;
+    /// Estimates the time of a rollout by its own nodes, or by those of the newest rollout that
+    /// changed nodes in the same way.
+    pub fn remaining_of(&self, head: &Rollout, nodes: &[RolloutNode]) -> Option<Duration> {
         let kind = std::mem::discriminant(&head.target);
         let earlier = self.env.store.read(|model| {
             let finished = model.rollouts().filter(|other| {

@@ -3,7 +3,7 @@
 //! Exit code 0: passed. 75 (`EX_TEMPFAIL`): a gate is asked again later. All others: failed; the last
 //! line of the error output is the reason. A result is lost when meshd ends: the program runs again.
 
-use super::{Memory, Rollouts};
+use super::{Memory, Rollouts, RunningProgram};
 use crate::locks::Leaf;
 use meshd_bmc::CommandLine;
 use meshd_config::SiteProgram;
@@ -13,18 +13,10 @@ use meshd_model::{
 };
 use meshd_types::{NodeId, RolloutId};
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, task::AbortHandle};
+use tokio::sync::Semaphore;
 
-/// Maximum number of programs at the same time.
-pub(super) const MAX_PROGRAMS: usize = 16;
 /// Exit code of a gate that wants to be asked again.
 const NOT_YET: i32 = 75;
-
-/// A program that runs, or waits for its permit.
-pub(super) struct RunningProgram {
-    point: ProgramPoint,
-    abort: AbortHandle,
-}
 
 impl Rollouts {
     /// Starts the programs of a step that do not run yet. Ends gates that no node waits for; other
@@ -180,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn exit_code_of_a_program_is_its_outcome() {
-        let outcome = async |script| run(script, 1, 20_000).outcome().await;
+        let outcome = async |script: &str| run(script, 1, 20_000).outcome().await;
         assert_eq!(outcome("exit 0").await, ProgramOutcome::Passed);
         let not_yet = ProgramOutcome::NotYet("0123abcd warms up".to_owned());
         assert_eq!(outcome("echo \"$MESHD_NODE warms up\" >&2; exit 75").await, not_yet);

@@ -55,7 +55,7 @@ impl Rollouts {
         self.plan_nodes(&ids, request.target.clone(), &request.policy, audit).await
     }
 
-    async fn plan_nodes(
+    pub(super) async fn plan_nodes(
         &self,
         ids: &[NodeId],
         target: RolloutTarget,

@@ -86,6 +86,8 @@ pub enum Verb {
     RolloutResume,
     RolloutAbort,
     RolloutUndo,
+    BisectStart,
+    BisectAbort,
     Enrol,
     Renew,
 }

@@ -3,9 +3,11 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `bisect` | bisections of the generations of a profile |
 //! | `pins` | rollouts to a generation, with programs of the site |
 //! | `rack` | nodes with real agents |
 
+mod bisect;
 mod pins;
 mod rack;
 

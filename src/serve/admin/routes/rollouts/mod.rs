@@ -1,4 +1,10 @@
 //! Routes of rollouts: list, show, plan, start, pause, resume, abort, undo.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `bisections` | routes of bisections |
+
+mod bisections;
 
 use crate::admin::{
     bind_handlers::Binder,
@@ -67,6 +73,10 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .post(&api::RESUME_ROLLOUT, resume)
         .post(&api::ABORT_ROLLOUT, abort)
         .post(&api::UNDO_ROLLOUT, undo)
+        .get(&api::LIST_BISECTIONS, bisections::list)
+        .get(&api::GET_BISECTION, bisections::show)
+        .post(&api::START_BISECTION, bisections::start)
+        .post(&api::ABORT_BISECTION, bisections::abort)
 }
 
 async fn list(
@@ -138,7 +148,7 @@ async fn plan(
     let planned = central.rollouts.plan(&request(body)?, &context).await?;
     let mut counts = StageCounts::default();
     planned.nodes.iter().for_each(|record| counts.add(record.stage));
-    let remaining = central.rollouts.remaining_of(&planned);
+    let remaining = central.rollouts.remaining_of(&planned.head, &planned.nodes);
     let rollout = RolloutView::new(&planned.head, counts, None).with_eta(remaining);
     Ok(Json(RolloutPlan { rollout, nodes: planned.nodes.iter().map(Into::into).collect() }))
 }
