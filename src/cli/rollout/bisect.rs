@@ -104,7 +104,9 @@ impl Bisect {
                     let found = client.get(api::GET_BISECTION.path([&bisection])).await?;
                     output.print(&found, text::bisection)
                 }
-                Some(BisectCommand::Follow { bisection }) => follow(&client, bisection).await,
+                Some(BisectCommand::Follow { bisection }) => {
+                    follow_bisection(&client, bisection).await
+                }
                 Some(BisectCommand::Abort { bisection }) => {
                     let path = api::ABORT_BISECTION.path([&bisection]);
                     let aborted = client.post(path, &()).await?;
@@ -140,11 +142,11 @@ async fn start(client: &AdminClient, args: StartBisectionArgs) -> Result<(), Fai
         return Ok(());
     }
     message!("bisection {id}; to end it: meshd bisect abort {id}");
-    follow(client, id).await
+    follow_bisection(client, id).await
 }
 
 /// Prints each boot and its verdict. Fails unless the first bad generation is found.
-async fn follow(client: &AdminClient, id: BisectionId) -> Result<(), Failure> {
+async fn follow_bisection(client: &AdminClient, id: BisectionId) -> Result<(), Failure> {
     let mut shown = String::new();
     let mut answered_at = Instant::now();
     loop {

@@ -27,7 +27,7 @@ fn minutes(text: &str) -> Option<u32> {
     let (hours, minutes) = text.split_once(':')?;
     let number = |text: &str, below: u32| {
         let is_plain = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse().ok().filter(|number| is_plain && *number < below)
+        text.parse::<u32>().ok().filter(|number| is_plain && *number < below)
     };
     Some(number(hours, 24)? * 60 + number(minutes, 60)?)
 }

@@ -116,7 +116,7 @@ impl NodeOps {
                     if let Some(delivered) = delivered {
                         let mut history = tx.history(id);
                         let protected = [node.booted, node.pinned].into_iter().flatten();
-                        history.record_delivery(delivered, &protected.collect::<Vec<_>>());
+                        history.record_delivery(*delivered, &protected.collect::<Vec<_>>());
                         tx.put_history(id, history);
                     }
                     Ok(pinned(tx, node, generation, audit, now))

@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, sync::Arc};
 pub(super) enum Prepared {
     Nothing,
     /// The generation that the node can boot and is pinned to, and a new record for its history.
-    Generation(Generation, Option<DeliveredGeneration>),
+    Generation(Generation, Option<Box<DeliveredGeneration>>),
     /// The number of the node's last link, which is silent.
     SilentLink(Option<u64>),
 }
@@ -61,7 +61,9 @@ impl NodeOps {
                 NodeOrder::Pin { generation } => self
                     .prepare_pin(*id, generation.as_deref())
                     .await
-                    .map(|(generation, delivered)| Prepared::Generation(generation, delivered)),
+                    .map(|(generation, delivered)| {
+                        Prepared::Generation(generation, delivered.map(Box::new))
+                    }),
                 NodeOrder::Fence => self.prepare_fence(*id).await.map(Prepared::SilentLink),
                 order if order.needs_bmc() => self.check_bmc(*id).await.map(|()| Prepared::Nothing),
                 _ => break,
