@@ -1,6 +1,6 @@
 //! Routes of bisections: list, show, start, abort.
 
-use crate::serve::admin::{
+use crate::admin::{
     error::Refused,
     extract::Body,
     query::{
