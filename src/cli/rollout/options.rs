@@ -90,7 +90,7 @@ struct PolicyArgs {
     /// Shutdown time for guests, such as 90s or 5m
     #[arg(long, value_name = "TIME", value_parser = time)]
     grace: Option<Duration>,
-    /// Time before which no node begins, such as 2030-01-31T22:00:00Z
+    /// Start time, such as 2030-01-31T22:00:00Z
     #[arg(long, value_name = "TIME")]
     start_at: Option<Timestamp>,
     /// Part of each day in which nodes begin: 22:00-06:00, UTC
