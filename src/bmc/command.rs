@@ -9,7 +9,6 @@
 use crate::{Bmc, program};
 use meshd_model::operations::{BmcFailure, BmcResult};
 use meshd_types::BmcRequest;
-use tokio::process::Command;
 
 const UNSUPPORTED: i32 = 2;
 const REFUSED: i32 = 3;
@@ -19,9 +18,8 @@ pub(crate) async fn send(bmc: &Bmc, request: BmcRequest) -> BmcResult {
     let Some(line) = &bmc.command else {
         return Err(BmcFailure::Failed("the BMC has no program".to_owned()));
     };
-    let mut command = Command::new(&line.program);
-    command.args(&line.args).args(request.to_string().split(' '));
-    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let mut command = line.command();
+    command.args(request.to_string().split(' '));
     let node = bmc.machine.node.map(|node| node.to_string()).unwrap_or_default();
     command
         .env("MESHD_NODE", node)

@@ -24,12 +24,13 @@ mod wol;
 
 pub use address::{BmcAddress, parse_address};
 pub use ipmi::SerialConsole;
+pub use program::CommandLine;
 pub use report::{ReportKind, ReportRow};
 pub use wol::BroadcastDomain;
 
 use meshd_model::operations::{BmcFailure, BmcResult};
 use meshd_types::{BmcDriver, BmcRequest, Digest, MacAddr, NodeId, Secret};
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 /// A BMC, with everything that a request needs.
 #[derive(Clone, Debug)]
@@ -75,13 +76,6 @@ pub struct Machine {
     pub name: String,
     /// MAC address of the boot NIC.
     pub mac: MacAddr,
-}
-
-/// A program with its first arguments.
-#[derive(Clone, Debug)]
-pub struct CommandLine {
-    pub program: PathBuf,
-    pub args: Vec<String>,
 }
 
 impl Bmc {

@@ -2,7 +2,7 @@
 
 use meshd_model::operations::BmcFailure;
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::{process::Stdio, time::Duration};
+use std::{path::PathBuf, process::Stdio, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::{Child, Command},
@@ -13,6 +13,40 @@ use tokio::{
 const MAX_OUTPUT: u64 = 64 * 1024;
 /// Maximum length of a message in an error, in characters.
 const MAX_MESSAGE: usize = 200;
+
+/// A program of the site, with its first arguments.
+#[derive(Clone, Debug)]
+pub struct CommandLine {
+    pub program: PathBuf,
+    pub args: Vec<String>,
+}
+
+impl CommandLine {
+    /// Returns the command, without a shell, whose only variable is PATH.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+    }
+
+    /// Runs the program to its end with further variables. A program that takes too long is killed,
+    /// with all processes that it started. Returns its exit code, `None` after a signal, and the
+    /// last line of its error output.
+    ///
+    /// # Errors
+    /// The program cannot be started, or takes too long.
+    pub async fn run(
+        &self,
+        vars: &[(&str, String)],
+        limit: Duration,
+    ) -> Result<(Option<i32>, String), BmcFailure> {
+        let mut command = self.command();
+        command.envs(vars.iter().map(|(name, value)| (name, value)));
+        let output = run(command, limit).await?;
+        Ok((output.code, output.message()))
+    }
+}
 
 /// The end of a program.
 pub(crate) struct Output {

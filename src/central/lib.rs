@@ -68,9 +68,10 @@ pub use environment::{
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, SpecPart, WATCH_INTERVAL, doctor_report};
 pub use nodes::{
-    AcceptedOrder, BATCH, BulkError, CancelError, ComparedBoot, Fleet, ImportOptions, ImportReport,
-    MAX_ANSWERED, MAX_BULK, NamingError, NodeGroup, NodeOps, NodeRecords, NodeResults,
-    OperateError, OrderError, PlannedRollout, RolloutError, RolloutRequest, Rollouts,
+    AcceptedOrder, BATCH, BisectionRequest, BulkError, CancelError, ComparedBoot, Fleet,
+    ImportOptions, ImportReport, MAX_ANSWERED, MAX_BULK, NamingError, NodeGroup, NodeOps,
+    NodeRecords, NodeResults, OperateError, OrderError, PlannedRollout, RolloutError,
+    RolloutRequest, Rollouts,
 };
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use vms::{

@@ -13,7 +13,7 @@
 //! | `output` | output for people and programs |
 //! | `overlay` | `meshd overlay`: creates, checks, renders and compares overlays |
 //! | `profile` | `meshd profile`: lists, shows and rolls back profiles |
-//! | `rollout` | `meshd rollout`: plans, starts and shows changes of many nodes |
+//! | `rollout` | `meshd rollout` and `meshd bisect`: changes of many nodes |
 //! | `site` | commands for the site as a whole |
 //! | `task` | `meshd task`: runs and cancels programs on nodes, and prints their output |
 //! | `vm` | `meshd vm`: creates, starts, stops, moves and deletes VMs |
@@ -150,6 +150,8 @@ enum Verb {
     /// Change many nodes in waves, with a floor
     #[command(subcommand)]
     Rollout(rollout::RolloutCommand),
+    /// Find the first bad generation of a profile
+    Bisect(rollout::Bisect),
     /// List boots, drains, VMs and tasks that are not finished
     Activities(site::activities::Activities),
     /// Find nodes, VMs and tasks by a part of a text
@@ -351,6 +353,7 @@ fn run(cli: Cli) -> ExitCode {
         Verb::Dhcp(dhcp) => dhcp.run(&context),
         Verb::Operation(operation) => operation.run(&context),
         Verb::Rollout(rollout) => rollout.run(&context),
+        Verb::Bisect(bisect) => bisect.run(&context),
         Verb::Activities(activities) => activities.run(&context),
         Verb::Search(search) => search.run(&context),
         Verb::Events(events) => events.run(&context),

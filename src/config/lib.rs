@@ -46,7 +46,7 @@ pub use sections::vms::{MacPrefix, SlotPolicy, VmAddressPool, VmRules, Vms};
 pub use site::{
     Admin, AdminHttps, AgentSettings, BmcCommand, BmcLogin, BmcRule, Boot, Delivery, Enroll,
     EnrollCriteria, EnrollPolicy, EnrollRule, Http, Identity, MetricsListener, Power, Process,
-    Reservation, Site, StallRetryPolicy, Transport, role_on,
+    Reservation, Site, SiteProgram, StallRetryPolicy, Transport, role_on,
 };
 
 use std::path::{Path, PathBuf};

@@ -5,7 +5,8 @@ use super::{
     reader::{self, Document, Table, checked, or, write_duration},
 };
 use crate::sections::{
-    admin, dhcp_reservation, enroll, groups, metrics, power, profiles, secrets, segment, vms,
+    admin, dhcp_reservation, enroll, groups, metrics, power, profiles, programs, secrets, segment,
+    vms,
 };
 use std::{
     ops::RangeInclusive,
@@ -64,6 +65,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     let enroll = enroll::read(document, &root, known);
     let groups = groups::read(document, &root);
     let power = power::read(document, &root);
+    let programs = programs::read(document, &root);
     let secrets = secrets::read(document, &root);
     let (head, (http, agent)) = (head?, listeners?);
     let (default_profile, profiles) = profiles?;
@@ -93,6 +95,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
         profiles,
         groups: groups?,
         power: power?,
+        programs: programs?,
         secrets,
     })
 }

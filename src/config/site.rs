@@ -3,7 +3,7 @@
 use super::{Group, MacPrefix, NamePattern, Profile, SecretSource, Vms};
 use meshd_types::{
     BmcDriver, DenyList, Digest, Hostlist, LabelKey, LabelValue, Link, MacAddr, NodeId, Owner,
-    ProfileName, RuleName, Segment, SystemUuid, VarName,
+    ProfileName, ProgramName, RuleName, Segment, SystemUuid, VarName,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,6 +55,8 @@ pub struct Site {
     pub groups: Vec<Group>,
     /// Access to the BMCs of machines.
     pub power: Power,
+    /// Programs of the site by name.
+    pub programs: BTreeMap<ProgramName, SiteProgram>,
     /// Secrets by variable name.
     pub secrets: BTreeMap<VarName, SecretSource>,
 }
@@ -328,4 +330,13 @@ pub struct BmcCommand {
     pub program: PathBuf,
     /// Arguments before the request.
     pub args: Vec<String>,
+}
+
+/// One `[programs.NAME]`: a program that rollouts and bisections run on the central node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteProgram {
+    pub program: PathBuf,
+    pub args: Vec<String>,
+    /// Time after which the program is killed.
+    pub timeout: Duration,
 }

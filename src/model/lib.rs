@@ -9,6 +9,7 @@
 //! | [`boot`] | boot of a machine: request, decision, script |
 //! | [`operations`] | orders of operators to nodes, as records |
 //! | [`rollouts`] | planned changes of many nodes, as records |
+//! | [`bisections`] | searches for the first bad generation of a profile, as records |
 //! | [`activities`] | unfinished requests of nodes, VMs, slots and tasks |
 
 /// Implements `as_str` of an enum that derives `strum::IntoStaticStr`.
@@ -24,6 +25,7 @@ macro_rules! as_str {
 }
 
 pub mod activities;
+pub mod bisections;
 pub mod boot;
 pub mod fleet;
 pub mod image_kind;

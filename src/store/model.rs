@@ -14,11 +14,12 @@ use crate::index::{
     tasks::Tasks,
     vm_index::VmIndex,
 };
-use meshd_model::fleet::{
-    Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions,
+use meshd_model::{
+    bisections::Bisection,
+    fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
 };
 use meshd_trust::{ApiToken, TokenRecord};
-use meshd_types::{BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
+use meshd_types::{BisectionId, BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -47,6 +48,7 @@ pub struct Model {
     pub(super) tasks: Tasks,
     pub(super) operations: Operations,
     pub(super) rollouts: Rollouts,
+    pub(super) bisections: BTreeMap<BisectionId, Bisection>,
     pub(super) expected: ExpectedMachines,
     /// Derived: the MAC alias table. A MAC belongs to one node, the first one. A removed node has
     /// none.
@@ -171,6 +173,15 @@ impl Model {
     /// The revisions of all profiles, deleted ones too.
     pub fn all_revisions(&self) -> impl Iterator<Item = (&ProfileName, &Revisions)> {
         self.revisions.iter()
+    }
+
+    /// All bisections, by ID.
+    pub fn bisections(&self) -> impl Iterator<Item = &Bisection> {
+        self.bisections.values()
+    }
+
+    pub fn bisection(&self, id: BisectionId) -> Option<&Bisection> {
+        self.bisections.get(&id)
     }
 
     /// Number of unapproved and removed nodes.

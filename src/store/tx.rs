@@ -8,15 +8,21 @@ use super::{
 };
 use crate::index::operations::MAX_REMOVED;
 use meshd_model::{
+    bisections::Bisection,
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
     operations::{NodeOperation, Operation, OperationStage},
     rollouts::{Rollout, RolloutNode},
     work::task::Task,
 };
 use meshd_trust::{ApiToken, TokenRecord};
-use meshd_types::{BootSessionId, Digest, NodeId, OperationId, ProfileName, RolloutId, TaskId};
+use meshd_types::{
+    BisectionId, BootSessionId, Digest, NodeId, OperationId, ProfileName, RolloutId, TaskId,
+};
 use serde::Serialize;
 use std::net::Ipv4Addr;
+
+/// Maximum number of stored bisections. Those that are not finished are never removed.
+const MAX_BISECTIONS: usize = 100;
 
 /// The changes of a transaction.
 pub(super) struct Staged {
@@ -290,6 +296,26 @@ impl<'a> Tx<'a> {
                 self.staged.rollout_nodes.remove(record.into());
             }
             self.staged.rollouts.remove(id);
+        }
+    }
+
+    /// A bisection, as staged or as it was.
+    pub fn bisection(&self, id: BisectionId) -> Option<&Bisection> {
+        self.staged.bisections.get(&id, || self.model.bisection(id))
+    }
+
+    pub fn put_bisection(&mut self, bisection: Bisection) {
+        self.staged.bisections.put(bisection.id, bisection);
+    }
+
+    /// Makes room for a bisection: removes the oldest finished ones.
+    pub fn remove_surplus_bisections(&mut self) {
+        let all = self.model.bisections();
+        let mut finished: Vec<_> = all.filter(|one| one.state.is_final()).collect();
+        finished.sort_by_key(|one| one.started_at);
+        let surplus = (self.model.bisections().count() + 1).saturating_sub(MAX_BISECTIONS);
+        for bisection in finished.into_iter().take(surplus) {
+            self.staged.bisections.remove(bisection.id);
         }
     }
 

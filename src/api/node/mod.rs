@@ -6,6 +6,7 @@
 //! | `machine` | machines that have not booted yet |
 //! | `operation` | operations: orders to nodes, with the state of each node |
 //! | `power` | power of nodes, by their BMCs |
+//! | `bisection` | bisections: searches for the first bad generation |
 //! | `rollout` | rollouts: planned changes of many nodes |
 //! | `timeline` | the stages of a boot session |
 
@@ -13,9 +14,11 @@ mod boot_times;
 mod machine;
 mod operation;
 mod power;
+mod bisection;
 mod rollout;
 mod timeline;
 
+pub use bisection::{BisectionView, ProbeView, StartBisection};
 pub use boot_times::{BootDelayView, BootStepView, BootTimesView};
 pub use machine::{ImportMachines, ImportedMachines, MachineView, RemoveMachines};
 pub use operation::{CancelledOperation, NodeOperationView, OperationView};

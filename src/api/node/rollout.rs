@@ -8,6 +8,7 @@ use meshd_model::{
 };
 use meshd_types::{GroupName, Hostlist, NodeId, ParseError, ProfileName, RolloutId, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// Body of a new rollout: the nodes, by exactly one of `hostlist`, `label`, `group` and `profile`,
@@ -36,10 +37,11 @@ pub struct StartRollout {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub profile: Option<ProfileName>,
-    /// `{"to": "reboot"}`, or `{"to": "profile", "profile": NAME}`.
+    /// `{"to": "reboot"}`, `{"to": "profile", "profile": NAME}`,
+    /// `{"to": "generation", "generation": G}` or `{"to": "image", "image": NAME, "version": V}`.
     #[schema(value_type = Object)]
     pub target: RolloutTarget,
-    /// Canaries, waves, floors, timeouts; absent fields have their defaults.
+    /// Canaries, waves, floors, timeouts, window, programs; absent fields have their defaults.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub policy: RolloutPolicy,
@@ -88,6 +90,9 @@ pub struct RolloutView {
     /// Why no further node begins at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
+    /// Estimated time until the end, in seconds; absent if nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eta_s: Option<u64>,
     /// Number of nodes.
     pub nodes: u32,
     /// Number of waves, the canaries included.
@@ -174,6 +179,7 @@ impl RolloutView {
             state: head.state,
             reason: head.reason.clone(),
             waits: waits.filter(|_| head.state == RolloutState::Running),
+            eta_s: None,
             nodes: head.nodes,
             waves: head.waves,
             progress: counts.into(),
@@ -183,6 +189,12 @@ impl RolloutView {
             by: head.by.clone(),
             board: Vec::new(),
         }
+    }
+
+    /// Adds the estimated time until the end.
+    pub fn with_eta(mut self, remaining: Option<Duration>) -> Self {
+        self.eta_s = remaining.map(|remaining| remaining.as_secs());
+        self
     }
 
     /// Adds the nodes of each wave.

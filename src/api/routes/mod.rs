@@ -6,7 +6,7 @@
 //! | `bulk` | orders for several nodes |
 //! | `nodes` | nodes, their generations and their overlays |
 //! | `openapi` | generates the OpenAPI document from all routes |
-//! | `rollouts` | rollouts |
+//! | `rollouts` | rollouts and bisections |
 //! | `route` | types of routes, and their paths |
 //! | `body_schema` | types of request and response bodies |
 //! | `site` | status, operations, profiles, overlays, images, DHCP, events, audit log, backup |

@@ -1,7 +1,10 @@
-//! Routes of rollouts.
+//! Routes of rollouts and bisections.
 
 use super::{Array, Empty, Get, Object, Post, route::routes};
-use crate::{RolloutNodeView, RolloutPlan, RolloutView, StartRollout, UndoRollout};
+use crate::{
+    BisectionView, RolloutNodeView, RolloutPlan, RolloutView, StartBisection, StartRollout,
+    UndoRollout,
+};
 use meshd_model::fleet::Verb;
 
 const PARAMETERS: &[&str] = &["state", "sort", "fields", "limit", "after"];
@@ -33,5 +36,19 @@ routes! {
         "/v1/rollouts/{rollout}/undo",
         Verb::RolloutUndo,
         "Return the nodes of a finished rollout to what they ran, by another rollout",
+    );
+    LIST_BISECTIONS: Get<Array<BisectionView>> =
+        Get::new("/v1/bisections", "List bisections").query(PARAMETERS);
+    GET_BISECTION: Get<Object<BisectionView>, 1> =
+        Get::new("/v1/bisections/{bisection}", "Show a bisection");
+    START_BISECTION: Post<Object<StartBisection>, Object<BisectionView>> = Post::new(
+        "/v1/bisections",
+        Verb::BisectStart,
+        "Search the first bad generation of a profile: spare nodes boot generations",
+    );
+    ABORT_BISECTION: Post<Empty, Object<BisectionView>, 1> = Post::new(
+        "/v1/bisections/{bisection}/abort",
+        Verb::BisectAbort,
+        "End a bisection: its nodes return to what they ran",
     );
 }

@@ -341,6 +341,7 @@ fn delivered_generation(
         image: pending.contents.image.clone(),
         version: pending.version,
         layers: pending.layers.clone(),
+        revision: None,
         delivered_at: now,
         booted_at: None,
         last_at: now,

@@ -113,7 +113,7 @@ impl Generations {
         self.update_in_use().await;
     }
 
-    fn archive_generation(&self, rendered: &Rendered) -> Result<(), ArchiveError> {
+    pub(super) fn archive_generation(&self, rendered: &Rendered) -> Result<(), ArchiveError> {
         if self.archive.has(rendered.generation) {
             return Ok(());
         }
@@ -318,7 +318,7 @@ impl Generations {
         self.missing_layers(snapshot, pinned.into_iter().flatten().chain(rolled_back))
     }
 
-    fn missing_layers(
+    pub(super) fn missing_layers(
         &self,
         snapshot: &SiteSnapshot,
         layers: impl IntoIterator<Item = Digest>,
@@ -410,5 +410,10 @@ fn required_generations(model: &Model) -> BTreeSet<Generation> {
         needed.extend([node.booted, node.pinned, node.generation].into_iter().flatten());
         needed.extend(model.history(node.id).into_iter().flat_map(|history| history.newest()));
     }
+    // What a node returns to if it fails.
+    let open = model.open_rollouts().flat_map(|id| model.rollout_nodes(id).values());
+    needed.extend(open.filter_map(|record| record.before.as_ref()?.booted));
+    let open = model.bisections().filter(|bisection| !bisection.state.is_final());
+    needed.extend(open.flat_map(|bisection| bisection.before.values()).filter_map(|it| it.booted));
     needed
 }

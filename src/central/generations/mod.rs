@@ -8,6 +8,7 @@
 //! | `render` | renders the overlay of a node |
 //! | `render_cache` | caches rendered overlays by the digest of their inputs |
 //! | `render_context` | variables, groups and members of a node |
+//! | `revision_pin` | prepares the pin of a node to a generation of its profile |
 //! | `revisions` | archives profiles, and rolls them back |
 
 mod archive;
@@ -16,6 +17,7 @@ mod reload;
 mod render;
 mod render_cache;
 mod render_context;
+mod revision_pin;
 mod revisions;
 
 pub(crate) use archive::archive_entry;

@@ -56,6 +56,8 @@ pub enum RenderError {
     ImageMissing { image: ImageName, version: String, node: NodeId },
     #[error("profile {profile} is rolled back, and {why}")]
     RollbackGone { profile: ProfileName, why: String },
+    #[error("generation {generation} of profile {profile} is gone: {why}")]
+    RevisionGone { profile: ProfileName, generation: String, why: String },
     #[error("cannot pin node {node} to this generation: its image cannot be read")]
     Image { node: NodeId, source: ImageError },
     #[error("bundle `{bundle}` cannot be served")]
@@ -76,6 +78,7 @@ meshd_types::hints!(RenderError {
     RenderError::NotArchived { node, .. } => "unpin it with `meshd node pin {node} --off`";
     RenderError::ImageMissing { node, .. } => "unpin the node with `meshd node pin {node} --off`";
     RenderError::RollbackGone { profile, .. } => "end that with `meshd profile rollback {profile} --off`";
+    RenderError::RevisionGone { profile, .. } => "`meshd profile history {profile}` lists others";
     RenderError::NoBundle { bundle } => "run `meshd bundle build {bundle}`";
     RenderError::LayerMissing { node, .. } => "unpin the node with `meshd node pin {node} --off`";
     RenderError::Interrupted => "this is a fault of meshd, its log says where";

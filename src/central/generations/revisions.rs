@@ -103,7 +103,7 @@ meshd_types::hints!(CompareError {
 });
 
 /// Finds a revision by a prefix of its digest; `None` if none or several match.
-fn find(revisions: &Revisions, prefix: &str) -> Option<Generation> {
+pub(super) fn find(revisions: &Revisions, prefix: &str) -> Option<Generation> {
     let mut found =
         revisions.all.iter().filter(|one| one.generation.to_string().starts_with(prefix));
     match (found.next(), found.next()) {
@@ -268,7 +268,10 @@ impl Generations {
     }
 
     /// Restores a revision with its overlays, and verifies the digests.
-    fn restore_revision(&self, generation: Generation) -> Result<RolledBackProfile, String> {
+    pub(super) fn restore_revision(
+        &self,
+        generation: Generation,
+    ) -> Result<RolledBackProfile, String> {
         let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
         if digest(&bytes) != generation {
             return Err("the digest of its record does not match".to_owned());

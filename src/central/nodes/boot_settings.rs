@@ -12,8 +12,9 @@ use crate::{
 };
 use meshd_config::{Edit, Faults, Site, kernel_arg};
 use meshd_model::{
-    boot::Endpoint,
+    boot::{self, Endpoint},
     fleet::{DeliveredGeneration, Generation, GenerationDiff, History, Node},
+    rollouts::RolloutTarget,
 };
 use meshd_store::{Model, Tx};
 use meshd_trust::Role;
@@ -114,19 +115,59 @@ impl NodeOps {
     }
 
     /// Makes sure that a node can boot its running generation, or another generation of its
-    /// history. Returns that generation.
+    /// history, or one of its profile. Returns that generation, and a new record for its history.
     pub(super) async fn prepare_pin(
         &self,
         id: NodeId,
         text: Option<&str>,
-    ) -> Result<Generation, OperateError> {
+    ) -> Result<(Generation, Option<DeliveredGeneration>), OperateError> {
         let (node, history) = self.node_with_history(id)?;
         let generation = match text {
             None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
-            Some(text) => find_generation(&history, id, text)?,
+            Some(text) => match find_generation(&history, id, text) {
+                Ok(generation) => generation,
+                Err(unknown) => {
+                    let profile = boot::effective_profile(&self.env.site(), &node).name.clone();
+                    let revision = self.generations.find_revision(&profile, text).ok_or(unknown)?;
+                    let known = history.of_revision(revision).map(|known| known.generation);
+                    match known.filter(|known| self.generations.is_archived(*known)) {
+                        Some(known) => known,
+                        None => {
+                            let prepared =
+                                self.generations.prepare_revision_pin(node, profile, revision);
+                            let delivered = prepared.await.map_err(Arc::new)?;
+                            return Ok((delivered.generation, Some(delivered)));
+                        }
+                    }
+                }
+            },
         };
         self.generations.prepare_pin(node, generation).await.map_err(Arc::new)?;
-        Ok(generation)
+        Ok((generation, None))
+    }
+
+    /// Finds the generation to which a rollout pins a node: of its history, or of its profile.
+    pub(super) fn rollout_goal(
+        &self,
+        id: NodeId,
+        target: &RolloutTarget,
+    ) -> Result<Option<Generation>, OperateError> {
+        let (node, history) = self.node_with_history(id)?;
+        let profile = || boot::effective_profile(&self.env.site(), &node).name.clone();
+        let (found, text) = match target {
+            RolloutTarget::Generation { generation } => {
+                let own = find_generation(&history, id, generation).ok();
+                let of_profile = || self.generations.find_revision(&profile(), generation);
+                (own.or_else(of_profile), generation.clone())
+            }
+            RolloutTarget::Image { image, version } => {
+                let found = self.generations.find_image(&profile(), image, version);
+                (found, format!("{image}@{version}"))
+            }
+            _ => return Ok(None),
+        };
+        let text = text.chars().take(80).collect();
+        Ok(Some(found.ok_or(OrderError::NoGeneration { node: id, text })?))
     }
 
     fn node_with_history(&self, id: NodeId) -> Result<(Node, History), OperateError> {

@@ -143,7 +143,7 @@ meshd_types::hints!(OrderError {
     OrderError::NoOrder => "name --profile or --kernel-arg";
     OrderError::Pinned { node } => "unpin it first: meshd node pin {node} --off";
     OrderError::NotPinned { node } => "`meshd node show {node}` shows pins";
-    OrderError::NoGeneration { node, .. } => "`meshd node history {node}` lists them";
+    OrderError::NoGeneration { node, .. } => "`meshd node history {node}` and `meshd profile history` list them";
     OrderError::RunsNothing { node } => "a node reports it after a network boot; `meshd node history {node}` lists all";
     OrderError::NothingOrdered { node } => "`meshd node show {node}` shows overrides";
     @source OrderError::KernelArg(source) => source;

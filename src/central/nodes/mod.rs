@@ -41,7 +41,9 @@ pub use fleet::{ComparedBoot, Fleet, NodeRecords};
 pub use operations::{
     AcceptedOrder, BATCH, BulkError, CancelError, MAX_ANSWERED, MAX_BULK, NodeResults,
 };
-pub use rollouts::{NodeGroup, PlannedRollout, RolloutError, RolloutRequest, Rollouts};
+pub use rollouts::{
+    BisectionRequest, NodeGroup, PlannedRollout, RolloutError, RolloutRequest, Rollouts,
+};
 
 use super::{
     enrolment::Enrolment,

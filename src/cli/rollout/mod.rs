@@ -2,11 +2,17 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `bisect` | `meshd bisect`: the first bad generation of a profile |
+//! | `follow` | how a rollout or a bisection is followed |
 //! | `options` | nodes, change and policy of a new rollout |
 //! | `text` | plans and rollouts as text |
 
+mod bisect;
+mod follow;
 mod options;
 mod text;
+
+pub(super) use bisect::Bisect;
 
 use super::{
     Context, Failure,
@@ -17,18 +23,15 @@ use super::{
     wait,
 };
 use clap::{Args, Subcommand};
+use follow::{FOLLOW_INTERVAL, RETRY_FOR};
 use meshd_api::{
     RolloutNodeView, RolloutPlan, RolloutView, StartRollout, UndoRollout, routes as api,
 };
 use meshd_model::rollouts::{Amount, NodeStage, RolloutPolicy, RolloutState, RolloutTarget};
 use meshd_types::RolloutId;
 use options::RolloutOptions;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Interval in which a followed rollout is read.
-const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for which a rollout is read again after a failure.
-const RETRY_FOR: Duration = Duration::from_secs(60);
 /// Maximum number of nodes that `show` lists.
 const SHOWN_NODES: usize = 200;
 

@@ -6,9 +6,9 @@ use meshd_api::StartRollout;
 use meshd_config::parse_duration;
 use meshd_model::{
     fleet::{LabelKey, Selector},
-    rollouts::{Amount, Floor, RolloutPolicy, RolloutTarget, WorkPolicy},
+    rollouts::{Amount, DailyWindow, Floor, RolloutPolicy, RolloutTarget, WorkPolicy},
 };
-use meshd_types::{GroupName, Hostlist, ProfileName};
+use meshd_types::{GroupName, Hint as _, Hostlist, ImageName, ProfileName, ProgramName, Timestamp};
 use std::time::Duration;
 
 /// A new rollout: its nodes, the change, and the policy.
@@ -41,12 +41,18 @@ struct SelectedNodes {
 }
 
 /// The change of each node.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 struct TargetArgs {
     /// New profile of the nodes
     #[arg(long, value_name = "PROFILE")]
     profile: Option<ProfileName>,
+    /// Generation of the profile or of the node; pins the nodes
+    #[arg(long, value_name = "GENERATION")]
+    generation: Option<String>,
+    /// Version of an image; pins the nodes
+    #[arg(long, value_name = "NAME@VERSION", value_parser = image_version)]
+    image: Option<(ImageName, String)>,
     /// Reboot only
     #[arg(long)]
     reboot: bool,
@@ -84,6 +90,21 @@ struct PolicyArgs {
     /// Shutdown time for guests, such as 90s or 5m
     #[arg(long, value_name = "TIME", value_parser = time)]
     grace: Option<Duration>,
+    /// Start time, such as 2030-01-31T22:00:00Z
+    #[arg(long, value_name = "TIME")]
+    start_at: Option<Timestamp>,
+    /// Part of each day in which nodes begin: 22:00-06:00, UTC
+    #[arg(long, value_name = "WINDOW")]
+    window: Option<DailyWindow>,
+    /// Program that runs before a node leaves service
+    #[arg(long, value_name = "PROGRAM")]
+    before_leave: Option<ProgramName>,
+    /// Program that decides whether a node is healthy
+    #[arg(long, value_name = "PROGRAM")]
+    gate: Option<ProgramName>,
+    /// Program that runs when a node is back in service
+    #[arg(long, value_name = "PROGRAM")]
+    after_return: Option<ProgramName>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -98,10 +119,19 @@ enum WorkPolicyArg {
     Skip,
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str) -> Result<Duration, String> {
     parse_duration(text)
         .filter(|time| time.as_secs() <= u64::from(u32::MAX))
         .ok_or_else(|| "write a number and one of s, m, h, d, such as 5m".to_owned())
+}
+
+fn image_version(text: &str) -> Result<(ImageName, String), String> {
+    let (image, version) = text.split_once('@').unwrap_or((text, ""));
+    if version.is_empty() || !version.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err("write a name and a version, such as alpine@3f2a1b".to_owned());
+    }
+    let image = image.parse::<ImageName>().map_err(|error| error.message())?;
+    Ok((image, version.to_lowercase()))
 }
 
 fn seconds(time: Duration) -> u32 {
@@ -112,9 +142,12 @@ impl RolloutOptions {
     /// Returns the request of the rollout.
     pub(super) fn request(&self, all_at_once: Option<u32>) -> Result<StartRollout, Failure> {
         let SelectedNodes { nodes, selector, group, has_profile } = &self.nodes;
-        let target = match &self.change.profile {
-            Some(profile) => RolloutTarget::Profile { profile: profile.clone() },
-            None => RolloutTarget::Reboot,
+        let TargetArgs { profile, generation, image, reboot: _ } = self.change.clone();
+        let target = match (profile, generation, image) {
+            (Some(profile), ..) => RolloutTarget::Profile { profile },
+            (_, Some(generation), _) => RolloutTarget::Generation { generation },
+            (.., Some((image, version))) => RolloutTarget::Image { image, version },
+            _ => RolloutTarget::Reboot,
         };
         Ok(StartRollout {
             hostlist: if nodes.is_empty() { None } else { Some(joined(nodes)?) },
@@ -148,6 +181,12 @@ impl PolicyArgs {
             soak_s: self.soak.map_or(default.soak_s, seconds),
             workloads: workloads.unwrap_or_default(),
             grace_s: self.grace.map(seconds),
+            start_at: self.start_at,
+            window: self.window,
+            before_leave: self.before_leave.clone(),
+            gate: self.gate.clone(),
+            after_return: self.after_return.clone(),
+            ..default
         }
     }
 }

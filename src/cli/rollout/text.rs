@@ -1,8 +1,10 @@
 //! Plans and rollouts as text. Lists of nodes are bounded.
 
 use crate::cli::output::print::{ago, fields, now, span, table};
-use meshd_api::{RolloutNodeView, RolloutPlan, RolloutView};
+use meshd_api::{BisectionView, RolloutNodeView, RolloutPlan, RolloutView};
+use meshd_model::bisections::ProbeVerdict;
 use meshd_model::rollouts::{Floor, NodeStage, RolloutTarget, WorkPolicy};
+use meshd_types::ProgramName;
 use std::{collections::BTreeMap, time::Duration};
 
 /// Maximum number of names of a wave.
@@ -53,11 +55,19 @@ fn steps(rollout: &RolloutView) -> Vec<String> {
         WorkPolicy::Stop => "drain, and stop its work",
         WorkPolicy::Skip => "leave it out if it has work, else drain",
     };
-    let mut steps = vec![drain.to_owned()];
+    let run = |program: &Option<ProgramName>, when: &str| {
+        program.as_ref().map(|program| format!("run program {program} {when}"))
+    };
+    let mut steps: Vec<String> =
+        run(&policy.before_leave, "on the central node").into_iter().collect();
+    steps.push(drain.to_owned());
     match &rollout.target {
         RolloutTarget::Reboot => {}
         RolloutTarget::Profile { profile } => {
             steps.push(format!("unpin it, and assign profile {profile}"));
+        }
+        RolloutTarget::Generation { .. } | RolloutTarget::Image { .. } => {
+            steps.push(format!("pin it to {}", rollout.target));
         }
         RolloutTarget::Previous => {
             steps.push("restore its earlier profile, pin and generation".to_owned());
@@ -68,27 +78,29 @@ fn steps(rollout: &RolloutView) -> Vec<String> {
     steps.push(format!("reboot; its checks pass within {timeout}"));
     steps.push("return it to service".to_owned());
     steps.push(format!("it stays healthy for {soak}; else it returns to what it ran"));
+    steps.extend(run(&policy.gate, "on the central node; if it fails, the node returns"));
+    steps.extend(run(&policy.after_return, "on the central node"));
     steps
-}
-
-fn target_text(target: &RolloutTarget) -> String {
-    match target {
-        RolloutTarget::Reboot => "reboot".to_owned(),
-        RolloutTarget::Profile { profile } => format!("profile {profile}"),
-        RolloutTarget::Previous => "what ran before".to_owned(),
-    }
 }
 
 fn head(rollout: &RolloutView) -> Vec<(&'static str, String)> {
     let policy = &rollout.policy;
     let floors: Vec<String> = policy.floors.iter().map(Floor::to_string).collect();
     vec![
-        ("change", target_text(&rollout.target)),
+        ("change", rollout.target.to_string()),
         ("nodes", format!("{} in {} waves of {}", rollout.nodes, rollout.waves, policy.wave)),
         ("domain", policy.domain.as_ref().map(ToString::to_string).unwrap_or_default()),
         ("floor", floors.join(", ")),
         ("failures", format!("at most {}", policy.max_failures)),
+        ("starts at", policy.start_at.map(|at| at.to_string()).unwrap_or_default()),
+        ("window", policy.window.map(|window| format!("{window} UTC")).unwrap_or_default()),
+        ("takes about", eta(rollout).unwrap_or_default()),
     ]
+}
+
+/// Returns the estimated time until the end.
+fn eta(rollout: &RolloutView) -> Option<String> {
+    Some(span(Duration::from_secs(rollout.eta_s?)))
 }
 
 /// Returns rollouts as a table.
@@ -96,7 +108,7 @@ pub(super) fn rows(found: &[RolloutView]) -> String {
     let rows = found.iter().map(|rollout| {
         [
             rollout.id.to_string(),
-            target_text(&rollout.target),
+            rollout.target.to_string(),
             rollout.state.as_str().to_owned(),
             rollout.progress.words(),
             ago(rollout.started_at, now()),
@@ -110,7 +122,10 @@ pub(super) fn rows(found: &[RolloutView]) -> String {
 pub(super) fn progress(rollout: &RolloutView) -> String {
     let why = rollout.reason.as_ref().or(rollout.waits.as_ref());
     let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
-    format!("{}: {}{why}", rollout.state.as_str(), rollout.progress.words())
+    // To minutes: a line follows each change.
+    let minutes = rollout.eta_s.map(|seconds| seconds.div_ceil(60)).filter(|minutes| *minutes > 0);
+    let eta = minutes.map(|minutes| format!(", about {minutes} min left")).unwrap_or_default();
+    format!("{}: {}{eta}{why}", rollout.state.as_str(), rollout.progress.words())
 }
 
 /// Returns a rollout with its waves, and the nodes that have begun, up to a maximum.
@@ -151,4 +166,59 @@ fn board(rollout: &RolloutView) -> String {
     let rows =
         rollout.board.iter().map(|wave| [wave_title(wave.wave, rollout), wave.progress.words()]);
     table(["wave", "nodes"], rows)
+}
+
+/// Returns bisections as a table.
+pub(super) fn bisection_rows(found: &[BisectionView]) -> String {
+    let rows = found.iter().map(|bisection| {
+        [
+            bisection.id.to_string(),
+            bisection.profile.to_string(),
+            bisection_progress(bisection),
+            ago(bisection.started_at, now()),
+            bisection.by.principal.to_string(),
+        ]
+    });
+    table(["id", "profile", "state", "started", "by"], rows)
+}
+
+/// Returns the progress of a bisection in one line.
+pub(super) fn bisection_progress(bisection: &BisectionView) -> String {
+    let state = bisection.state.as_str();
+    if let Some(bad) = &bisection.first_bad {
+        let boots = bisection.probes.len();
+        return format!("{state}: {} is the first bad generation ({boots} boots)", bad.0.short());
+    }
+    let last = bisection.probes.last().map(|probe| {
+        let verdict = probe.verdict.map_or("is tested", ProbeVerdict::as_str);
+        format!(", {} {verdict}", probe.generation.0.short())
+    });
+    format!("{state}: {} generations left{}", bisection.suspects, last.unwrap_or_default())
+}
+
+/// Returns a bisection with its boots.
+pub(super) fn bisection(bisection: &BisectionView) -> String {
+    let bad = bisection.first_bad.map(|bad| bad.to_string());
+    let lines = vec![
+        ("bisection", bisection.id.to_string()),
+        ("profile", bisection.profile.to_string()),
+        ("state", bisection_progress(bisection)),
+        ("first bad", bad.unwrap_or_default()),
+        ("reason", bisection.reason.clone().unwrap_or_default()),
+        ("generations", bisection.generations.len().to_string()),
+        ("check", bisection.check.to_string()),
+        ("started", ago(bisection.started_at, now())),
+        ("by", bisection.by.principal.to_string()),
+    ];
+    let rows = bisection.probes.iter().map(|probe| {
+        [
+            probe.generation.0.short(),
+            probe.node.to_string(),
+            probe.rollout.to_string(),
+            probe.verdict.map_or("running", ProbeVerdict::as_str).to_owned(),
+            probe.reason.clone().unwrap_or_default(),
+        ]
+    });
+    let probes = table(["generation", "node", "rollout", "verdict", "reason"], rows);
+    format!("{}\n{probes}", fields(lines))
 }

@@ -10,6 +10,7 @@
 //! | `groups` | `[groups.*]` |
 //! | `vars` | `vars = { name = value }` of profiles and groups |
 //! | `power` | `[power]`: requests to BMCs, and their users |
+//! | `programs` | `[programs.*]`: programs that rollouts and bisections run |
 //! | `secrets` | `[secrets]`: the file of each secret |
 //! | `vms` | `[vms]`: addresses, rules and templates of VMs |
 //! | `admin` | `[admin]`, `[admin.https]` and `[process]` |
@@ -23,6 +24,7 @@ pub(crate) mod groups;
 pub(crate) mod metrics;
 pub(crate) mod power;
 pub(crate) mod profiles;
+pub(crate) mod programs;
 pub(crate) mod secrets;
 pub(crate) mod segment;
 pub(crate) mod vars;

@@ -5,6 +5,7 @@
 //! | `enroll` | tests of admission rules and ignored UUIDs |
 //! | `power` | tests of BMC rules in `[power]` |
 //! | `profiles` | tests of profile inheritance, list edits and groups |
+//! | `programs` | tests of `[programs]` |
 //! | `rules` | tests of VM rules and templates in `[vms]` |
 //! | `segments` | tests of segments and reservations |
 //! | `vms` | tests of VM address pools in `[vms]` |
@@ -12,6 +13,7 @@
 mod enroll;
 mod power;
 mod profiles;
+mod programs;
 mod rules;
 mod segments;
 mod vms;

@@ -1,7 +1,8 @@
 //! The next step of a rollout: changes of its records, and orders to nodes.
 
 use super::{
-    Inventory, NodePresent, NodeStage, Rollout, RolloutNode, RolloutState, StepTime,
+    Inventory, NodePresent, NodeStage, ProgramPoint, Rollout, RolloutNode, RolloutState, StepTime,
+    checkpoint::Action,
     floors::Floors,
     health::NodeContext,
     node_step::{Eligibility, advance_node, begin, eligibility},
@@ -19,8 +20,20 @@ pub struct RolloutStep {
     pub nodes: Vec<RolloutNode>,
     /// Orders to nodes. An order that is lost is part of the next step again.
     pub orders: Vec<(NodeId, NodeOrder)>,
+    /// Programs to run, unless they run already.
+    pub programs: Vec<(NodeId, ProgramPoint)>,
     /// Why no further node begins at present.
     pub waits: Option<String>,
+}
+
+impl RolloutStep {
+    fn add(&mut self, node: NodeId, action: Option<Action>) {
+        match action {
+            Some(Action::Order(order)) => self.orders.push((node, order)),
+            Some(Action::Run(point)) => self.programs.push((node, point)),
+            None => {}
+        }
+    }
 }
 
 /// Returns the next step of a rollout. The present state of the nodes decides, not earlier events:
@@ -77,8 +90,8 @@ impl<'a> Progress<'a> {
             let mut record = record.clone();
             let context =
                 NodeContext { rollout: &self.rollout, present: present.as_ref(), time: self.time };
-            let order = advance_node(&mut record, &context);
-            self.step.orders.extend(order.map(|order| (record.node, order)));
+            let action = advance_node(&mut record, &context);
+            self.step.add(record.node, action);
             self.changed.insert(record.node, record);
         }
     }
@@ -125,6 +138,10 @@ impl<'a> Progress<'a> {
         }
         ready.sort();
         let policy = self.rollout.policy.clone();
+        if let Some(reason) = policy.closed(self.time.now) {
+            self.step.waits = Some(reason);
+            return;
+        }
         let active: Vec<NodeId> = self
             .records()
             .filter(|record| record.stage.is_active())
@@ -166,8 +183,8 @@ impl<'a> Progress<'a> {
                     }
                     admitted -= 1;
                     begin(&mut record, present, &context);
-                    let order = advance_node(&mut record, &context);
-                    self.step.orders.extend(order.map(|order| (id, order)));
+                    let action = advance_node(&mut record, &context);
+                    self.step.add(id, action);
                     if policy.domain.is_some() {
                         domain = Some(present.domain.clone());
                     }

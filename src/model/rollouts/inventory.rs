@@ -1,6 +1,6 @@
 //! The present state of nodes, which a step reads.
 
-use super::{BootKey, NodeSettings};
+use super::{BootKey, EndedProgram, NodeSettings};
 use crate::{
     fleet::{Generation, LabelValue, Phase},
     operations::NodeOrder,
@@ -40,6 +40,11 @@ pub struct NodePresent {
     pub domain: Option<LabelValue>,
     /// The last refused order of the rollout.
     pub refusal: Option<RefusedOrder>,
+    /// The generation of the node that its goal names: a goal of its profile has one when the node
+    /// was pinned to it.
+    pub goal: Option<Generation>,
+    /// The program of the rollout that ended last for the node.
+    pub ended: Option<EndedProgram>,
 }
 
 impl NodePresent {

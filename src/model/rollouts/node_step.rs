@@ -1,7 +1,9 @@
 //! The next step of one node: from service through drain, boot settings and reboot to health.
 
 use super::{
-    NodePresent, NodeSettings, NodeStage, Rollout, RolloutNode, RolloutTarget, WorkPolicy,
+    NodePresent, NodeSettings, NodeStage, ProgramPoint, Rollout, RolloutNode, RolloutPolicy,
+    RolloutTarget, WorkPolicy,
+    checkpoint::{Action, Checkpoint, checkpoint},
     health::{NodeContext, is_back, resume, runs_wanted, state_text},
     returning::{self, Return},
 };
@@ -39,7 +41,8 @@ pub(super) fn eligibility(record: &RolloutNode, context: &NodeContext<'_>) -> El
         Phase::Offline | Phase::Booting if record.served => return Eligibility::Absent,
         phase => return Eligibility::Skipped(format!("the node is {phase}")),
     }
-    let is_plain = context.rollout.target == RolloutTarget::Reboot;
+    let RolloutPolicy { keep_failed, .. } = context.rollout.policy;
+    let is_plain = context.rollout.target == RolloutTarget::Reboot || keep_failed;
     let is_configured = next_setting(record, present, context.rollout) == Return::Complete;
     if !is_plain && is_configured && present.runs_next() && present.settings.booted.is_some() {
         return Eligibility::Unchanged;
@@ -64,11 +67,8 @@ pub(super) fn begin(record: &mut RolloutNode, present: &NodePresent, context: &N
     record.began_at = Some(context.time.now);
 }
 
-/// Advances a node in progress. Returns an order to the node.
-pub(super) fn advance_node(
-    record: &mut RolloutNode,
-    context: &NodeContext<'_>,
-) -> Option<NodeOrder> {
+/// Advances a node in progress.
+pub(super) fn advance_node(record: &mut RolloutNode, context: &NodeContext<'_>) -> Option<Action> {
     let Some(present) = context.present else {
         record.finish(NodeStage::Skipped, Some("the node was removed"), context.time.now);
         return None;
@@ -78,36 +78,33 @@ pub(super) fn advance_node(
         record.finish(NodeStage::Failed, Some(&reason), context.time.now);
         return None;
     }
-    let order = match record.stage {
+    let action = match record.stage {
         NodeStage::Draining => drain(record, present, context),
         NodeStage::Rebooting | NodeStage::Soaking => reboot(record, present, context),
         NodeStage::Returning => returning::advance_return(record, present, context),
         _ => None,
     };
-    order.filter(|_| !present.is_ordering)
+    action.filter(|action| matches!(action, Action::Run(_)) || !present.is_ordering)
 }
 
 fn drain(
     record: &mut RolloutNode,
     present: &NodePresent,
     context: &NodeContext<'_>,
-) -> Option<NodeOrder> {
-    let is_out = matches!(present.phase, Phase::Draining | Phase::Maintenance);
-    if context.rollout.state.is_ending() {
-        if is_out && record.drained {
-            return Some(NodeOrder::Resume);
+) -> Option<Action> {
+    // It runs to its end also in a rollout that ends: half of it may have happened.
+    match checkpoint(ProgramPoint::BeforeLeave, record, context) {
+        Checkpoint::Passed => {}
+        Checkpoint::Runs | Checkpoint::NotYet => {
+            return Some(Action::Run(ProgramPoint::BeforeLeave));
         }
-        // Its drain is on the way: after it, the rollout has to return the node.
-        if present.is_ordering {
+        Checkpoint::Failed(reason) => {
+            record.finish(NodeStage::Failed, Some(&reason), context.time.now);
             return None;
         }
-        if matches!(present.phase, Phase::Offline | Phase::Booting) {
-            let reason = "it went offline while it drained; return it with `meshd node resume`";
-            record.finish(NodeStage::Skipped, Some(reason), context.time.now);
-        } else {
-            record.withdraw();
-        }
-        return None;
+    }
+    if context.rollout.state.is_ending() {
+        return withdraw(record, present, context);
     }
     match present.phase {
         Phase::Maintenance => {
@@ -121,9 +118,11 @@ fn drain(
             None
         }
         Phase::Online | Phase::Degraded | Phase::Enrolling if record.left => {
-            let reason = "another order ended its drain";
-            record.finish(NodeStage::Skipped, Some(reason), context.time.now);
-            None
+            let end = |record: &mut RolloutNode| {
+                let reason = "another order ended its drain";
+                record.finish(NodeStage::Skipped, Some(reason), context.time.now);
+            };
+            call_after_return(record, context, end)
         }
         Phase::Online | Phase::Degraded | Phase::Enrolling => {
             let policy = &context.rollout.policy;
@@ -131,22 +130,68 @@ fn drain(
                 WorkPolicy::Stop => DrainPolicy::Stop,
                 _ => DrainPolicy::Wait,
             };
-            Some(NodeOrder::Drain { workloads, grace_s: policy.grace_s })
+            Some(Action::Order(NodeOrder::Drain { workloads, grace_s: policy.grace_s }))
         }
         // It drains when it returns.
         _ => None,
     }
 }
 
+/// Returns a node that drains to service: the rollout ends.
+fn withdraw(
+    record: &mut RolloutNode,
+    present: &NodePresent,
+    context: &NodeContext<'_>,
+) -> Option<Action> {
+    if matches!(present.phase, Phase::Draining | Phase::Maintenance) && record.drained {
+        return Some(Action::Order(NodeOrder::Resume));
+    }
+    // Its drain is on the way: after it, the rollout has to return the node.
+    if present.is_ordering {
+        return None;
+    }
+    if matches!(present.phase, Phase::Offline | Phase::Booting) {
+        let reason = "it went offline while it drained; return it with `meshd node resume`";
+        record.finish(NodeStage::Skipped, Some(reason), context.time.now);
+        return None;
+    }
+    call_after_return(record, context, RolloutNode::withdraw)
+}
+
+/// Ends a node that did not reboot. What was done before it left is undone first.
+fn call_after_return(
+    record: &mut RolloutNode,
+    context: &NodeContext<'_>,
+    end: impl FnOnce(&mut RolloutNode),
+) -> Option<Action> {
+    let was_called = record.passed.contains(&ProgramPoint::BeforeLeave);
+    let result = if was_called {
+        checkpoint(ProgramPoint::AfterReturn, record, context)
+    } else {
+        Checkpoint::Passed
+    };
+    match result {
+        Checkpoint::Passed => end(record),
+        Checkpoint::Runs | Checkpoint::NotYet => {
+            return Some(Action::Run(ProgramPoint::AfterReturn));
+        }
+        Checkpoint::Failed(reason) => {
+            record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+        }
+    }
+    None
+}
+
 fn reboot(
     record: &mut RolloutNode,
     present: &NodePresent,
     context: &NodeContext<'_>,
-) -> Option<NodeOrder> {
+) -> Option<Action> {
     let setting = next_setting(record, present, context.rollout);
     let has_rebooted = record.boot.as_ref() != Some(&present.boot);
     // A reload gives an unpinned node another generation: that is no order to the node.
-    let is_reloaded = present.settings.pinned.is_none()
+    let is_reloaded = !context.rollout.target.pins()
+        && present.settings.pinned.is_none()
         && matches!(setting, Return::Order(NodeOrder::Pin { .. }));
     match setting {
         Return::Order(_) if is_reloaded && has_rebooted && record.configured => {}
@@ -164,7 +209,7 @@ fn reboot(
                 fail(record, present, context, reason);
                 return None;
             }
-            return Some(order);
+            return Some(Action::Order(order));
         }
         Return::Complete | Return::Unknown => record.configured = true,
     }
@@ -176,7 +221,7 @@ fn reboot(
         if can_reboot {
             record.wanted = present.next;
         }
-        return can_reboot.then_some(NodeOrder::Reboot);
+        return can_reboot.then_some(Action::Order(NodeOrder::Reboot));
     }
     if has_left_again(record, present) {
         let stage = if runs_wanted(record, present) { NodeStage::Done } else { NodeStage::Failed };
@@ -188,23 +233,60 @@ fn reboot(
         fail(record, present, context, reason);
         return None;
     }
-    let soak_ms = u64::from(context.rollout.policy.soak_s) * 1000;
+    let mut action = None;
     if is_back(record, present) {
         record.stage = NodeStage::Soaking;
-        let since = *record.healthy_ms.get_or_insert(context.clock_ms());
-        if context.clock_ms().saturating_sub(since) >= soak_ms {
-            let reason = (!present.runs_next()).then_some("a newer generation exists");
-            record.finish(NodeStage::Done, reason, context.time.now);
-            return None;
-        }
+        action = soak(record, present, context);
     } else {
         record.stage = NodeStage::Rebooting;
         record.healthy_ms = None;
+        // The gate passed another state.
+        record.passed.remove(&ProgramPoint::Gate);
     }
-    if is_over(record, context, present) {
+    let is_in_progress = matches!(record.stage, NodeStage::Rebooting | NodeStage::Soaking);
+    if !is_in_progress || is_over(record, context, present) {
         return None;
     }
-    resume(record, present)
+    action.or_else(|| resume(record, present).map(Action::Order))
+}
+
+/// Advances a healthy node: it stays healthy, passes the gate, and is back.
+fn soak(
+    record: &mut RolloutNode,
+    present: &NodePresent,
+    context: &NodeContext<'_>,
+) -> Option<Action> {
+    let soak_ms = u64::from(context.rollout.policy.soak_s) * 1000;
+    let since = *record.healthy_ms.get_or_insert(context.clock_ms());
+    if context.clock_ms().saturating_sub(since) < soak_ms {
+        return None;
+    }
+    match checkpoint(ProgramPoint::Gate, record, context) {
+        Checkpoint::Passed => {}
+        Checkpoint::Runs => return Some(Action::Run(ProgramPoint::Gate)),
+        Checkpoint::NotYet => {
+            record.healthy_ms = None;
+            return None;
+        }
+        Checkpoint::Failed(reason) => {
+            fail(record, present, context, &reason);
+            return None;
+        }
+    }
+    match checkpoint(ProgramPoint::AfterReturn, record, context) {
+        Checkpoint::Passed => {
+            record.reason = None;
+            let reason = (!present.runs_next()).then_some("a newer generation exists");
+            record.finish(NodeStage::Done, reason, context.time.now);
+        }
+        Checkpoint::Runs | Checkpoint::NotYet => {
+            return Some(Action::Run(ProgramPoint::AfterReturn));
+        }
+        Checkpoint::Failed(reason) => {
+            record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+        }
+    }
+    None
 }
 
 /// Notes that a node is back in service after its reboot. Returns true if somebody has drained it
@@ -222,7 +304,8 @@ fn is_over(record: &mut RolloutNode, context: &NodeContext<'_>, present: &NodePr
         let refusal = present.refused(&NodeOrder::Reboot);
         let refusal = refusal.map(|reason| format!(": {reason}")).unwrap_or_default();
         let state = state_text(record, present);
-        let reason = format!("not healthy within {minutes} minutes: it is {state}{refusal}");
+        let gate = record.reason.take().map(|said| format!("; {said}")).unwrap_or_default();
+        let reason = format!("not healthy within {minutes} minutes: it is {state}{refusal}{gate}");
         fail(record, present, context, &reason);
     }
     is_late
@@ -235,7 +318,7 @@ fn fail(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'
         *before != present.settings || (before.booted.is_some() && before.booted != present.next)
     });
     let has_rebooted = record.boot.as_ref() != Some(&present.boot);
-    if has_rebooted && !is_changed {
+    if (has_rebooted && !is_changed) || context.rollout.policy.keep_failed {
         record.finish(NodeStage::Failed, Some(reason), context.time.now);
         return;
     }
@@ -246,6 +329,7 @@ fn fail(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'
     record.healthy_ms = None;
     record.wanted = None;
     record.configured = false;
+    record.passed.remove(&ProgramPoint::AfterReturn);
 }
 
 /// Returns the next change of the boot settings of a node.
@@ -260,6 +344,16 @@ fn next_setting(record: &RolloutNode, present: &NodePresent, rollout: &Rollout) 
                 Return::Order(NodeOrder::AssignProfile { profile: profile.clone() })
             } else {
                 Return::Complete
+            }
+        }
+        RolloutTarget::Generation { .. } | RolloutTarget::Image { .. } => {
+            let Some(goal) = record.goal else { return Return::Complete };
+            // A goal of its profile names a generation of the node once it was pinned to it.
+            let own = present.goal.unwrap_or(goal);
+            if present.settings.pinned == Some(own) {
+                Return::Complete
+            } else {
+                Return::Order(NodeOrder::Pin { generation: Some(goal.to_string()) })
             }
         }
         RolloutTarget::Previous => record

@@ -1,7 +1,8 @@
 //! What a rollout changes, and how many nodes at once.
 
+use super::DailyWindow;
 use crate::fleet::LabelKey;
-use meshd_types::{GroupName, ParseError, ProfileName};
+use meshd_types::{GroupName, ImageName, ParseError, ProfileName, ProgramName, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -9,6 +10,8 @@ use std::{fmt, str::FromStr, time::Duration};
 pub const MAX_FLOORS: usize = 16;
 /// Maximum of each timeout, in seconds: 30 days.
 const MAX_TIMEOUT_S: u32 = 30 * 24 * 3600;
+/// Maximum number of runs of a gate for one node.
+const MAX_GATE_RUNS: u32 = 10;
 /// Default time of one wave, in seconds.
 const WAVE_TIMEOUT_S: u32 = 60 * 60;
 
@@ -124,8 +127,37 @@ pub enum RolloutTarget {
     Reboot,
     /// Each node is unpinned, and boots this profile as it is now.
     Profile { profile: ProfileName },
+    /// Each node is pinned to this generation of its profile, or of itself: a prefix of its digest.
+    Generation { generation: String },
+    /// Each node is pinned to the newest generation of its profile with this version of an image: a
+    /// prefix of its digest.
+    Image { image: ImageName, version: String },
     /// Each node returns to what it ran before another rollout.
     Previous,
+}
+
+impl RolloutTarget {
+    /// True if the rollout pins nodes.
+    pub fn pins(&self) -> bool {
+        matches!(self, RolloutTarget::Generation { .. } | RolloutTarget::Image { .. })
+    }
+}
+
+impl fmt::Display for RolloutTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RolloutTarget::Reboot => f.write_str("reboot"),
+            RolloutTarget::Profile { profile } => write!(f, "profile {profile}"),
+            RolloutTarget::Generation { generation } => write!(f, "generation {generation}"),
+            RolloutTarget::Image { image, version } => write!(f, "image {image}@{version}"),
+            RolloutTarget::Previous => f.write_str("what ran before"),
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// How a rollout proceeds.
@@ -155,6 +187,27 @@ pub struct RolloutPolicy {
     /// Grace time of stopped work, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_s: Option<u32>,
+    /// No node begins before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<Timestamp>,
+    /// Nodes begin only in this part of each day.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<DailyWindow>,
+    /// Program of the site that runs before a node leaves service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_leave: Option<ProgramName>,
+    /// Program of the site that decides after the soak time whether a node is healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gate: Option<ProgramName>,
+    /// Number of runs of the gate, which must have the same outcome.
+    #[serde(skip_serializing_if = "is_one")]
+    pub gate_runs: u32,
+    /// A node that fails stays as it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub keep_failed: bool,
+    /// Program of the site that runs when a node is back in service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_return: Option<ProgramName>,
 }
 
 impl Default for RolloutPolicy {
@@ -170,6 +223,13 @@ impl Default for RolloutPolicy {
             soak_s: 60,
             workloads: WorkPolicy::default(),
             grace_s: None,
+            start_at: None,
+            window: None,
+            before_leave: None,
+            gate: None,
+            gate_runs: 1,
+            keep_failed: false,
+            after_return: None,
         }
     }
 }
@@ -194,11 +254,29 @@ impl RolloutPolicy {
             let hint = "use a shorter soak time or a longer node timeout".to_owned();
             return refuse("the soak time is not shorter than the node timeout", hint);
         }
+        if !(1..=MAX_GATE_RUNS).contains(&self.gate_runs) {
+            let hint = format!("use 1 to {MAX_GATE_RUNS}");
+            return refuse("the number of runs of the gate is out of range", hint);
+        }
         if self.grace_s.is_some() && self.workloads != WorkPolicy::Stop {
             let hint = "stop the workloads, or omit the grace time".to_owned();
             return refuse("only stopped work has a grace time", hint);
         }
         Ok(())
+    }
+
+    /// Returns why no node may begin at this time; `None` if nodes may.
+    pub fn closed(&self, now: Timestamp) -> Option<String> {
+        if let Some(start) = self.start_at.filter(|start| now < *start) {
+            return Some(format!("it starts at {start}"));
+        }
+        let window = self.window.filter(|window| !window.contains(now))?;
+        Some(format!("its window is {window} UTC"))
+    }
+
+    /// Returns the programs of the site that the rollout runs.
+    pub fn programs(&self) -> impl Iterator<Item = &ProgramName> {
+        [&self.before_leave, &self.gate, &self.after_return].into_iter().flatten()
     }
 
     /// Returns the time of a rollout with so many waves.

@@ -1,10 +1,10 @@
 //! The records of a rollout and of its nodes.
 
-use super::{RolloutPolicy, RolloutTarget};
+use super::{GateVerdict, ProgramPoint, RolloutPolicy, RolloutTarget};
 use crate::fleet::{AuditContext, Generation};
 use meshd_types::{BootSessionId, NodeId, ProfileName, RolloutId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// Maximum length of a reason, in characters.
 const MAX_REASON: usize = 500;
@@ -183,6 +183,16 @@ pub struct RolloutNode {
     /// What the node returns to, for [`RolloutTarget::Previous`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<NodeSettings>,
+    /// The generation to which the rollout pins the node, for targets that pin: one of its own, or
+    /// of its profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<Generation>,
+    /// Points whose program has passed.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub passed: BTreeSet<ProgramPoint>,
+    /// What the gate said at last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateVerdict>,
     /// The boot that the reboot ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<BootKey>,
@@ -230,6 +240,9 @@ impl RolloutNode {
             reason: None,
             before: None,
             previous: None,
+            goal: None,
+            passed: BTreeSet::new(),
+            gate: None,
             boot: None,
             since_ms: 0,
             healthy_ms: None,
@@ -244,11 +257,15 @@ impl RolloutNode {
         }
     }
 
+    pub(super) fn set_reason(&mut self, reason: &str) {
+        self.reason = Some(bounded(reason));
+    }
+
     /// Ends the node.
     pub(super) fn finish(&mut self, stage: NodeStage, reason: Option<&str>, now: Timestamp) {
         self.stage = stage;
         if let Some(reason) = reason {
-            self.reason = Some(bounded(reason));
+            self.set_reason(reason);
         }
         self.finished_at = Some(now);
     }
@@ -261,7 +278,8 @@ impl RolloutNode {
             std::mem::take(&mut self.name),
             self.wave,
         );
-        *self = RolloutNode { previous: self.previous.take(), served: self.served, ..waiting };
+        let (previous, goal) = (self.previous.take(), self.goal);
+        *self = RolloutNode { previous, goal, served: self.served, ..waiting };
     }
 }
 

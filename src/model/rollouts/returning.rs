@@ -1,7 +1,8 @@
 //! The return of a failed node to what it ran: profile, pin, and the generation that it ran.
 
 use super::{
-    NodePresent, NodeSettings, NodeStage, RolloutNode,
+    NodePresent, NodeSettings, NodeStage, ProgramPoint, RolloutNode,
+    checkpoint::{Action, Checkpoint, checkpoint},
     health::{NodeContext, is_back, resume, state_text},
 };
 use crate::operations::NodeOrder;
@@ -39,17 +40,19 @@ pub(super) fn next_return(before: &NodeSettings, present: &NodePresent) -> Retur
     }
 }
 
-/// Advances a node that returns. Returns an order to the node.
+/// Advances a node that returns.
 pub(super) fn advance_return(
     record: &mut RolloutNode,
     present: &NodePresent,
     context: &NodeContext<'_>,
-) -> Option<NodeOrder> {
+) -> Option<Action> {
     let before = record.before.clone()?;
     if !record.configured {
         match next_return(&before, present) {
             Return::Order(order) => {
-                let Some(refusal) = present.refused(&order) else { return Some(order) };
+                let Some(refusal) = present.refused(&order) else {
+                    return Some(Action::Order(order));
+                };
                 // A reboot would lead into the same fault again.
                 let reason = record.reason.take().unwrap_or_default();
                 let reason = format!("{reason}; it cannot return: {refusal}");
@@ -64,7 +67,17 @@ pub(super) fn advance_return(
         record.boot.as_ref() == Some(&present.boot) && present.settings.booted == before.booted;
     let has_rebooted = record.boot.as_ref() != Some(&present.boot);
     if (has_rebooted || never_left) && is_back(record, present) {
-        record.finish(NodeStage::Returned, None, context.time.now);
+        match checkpoint(ProgramPoint::AfterReturn, record, context) {
+            Checkpoint::Passed => record.finish(NodeStage::Returned, None, context.time.now),
+            Checkpoint::Runs | Checkpoint::NotYet => {
+                return Some(Action::Run(ProgramPoint::AfterReturn));
+            }
+            Checkpoint::Failed(why) => {
+                let reason = record.reason.take().unwrap_or_default();
+                let reason = format!("{reason}; {why}");
+                record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+            }
+        }
         return None;
     }
     if context.is_late(record.since_ms) {
@@ -78,7 +91,7 @@ pub(super) fn advance_return(
         if can_reboot {
             record.wanted = present.next;
         }
-        return can_reboot.then_some(NodeOrder::Reboot);
+        return can_reboot.then_some(Action::Order(NodeOrder::Reboot));
     }
-    resume(record, present)
+    resume(record, present).map(Action::Order)
 }

@@ -249,7 +249,11 @@ fn cancel(error: &CancelError) -> (StatusCode, &'static str) {
 fn rollout(error: &RolloutError) -> (StatusCode, &'static str) {
     match error {
         RolloutError::Unknown(_) => (StatusCode::NOT_FOUND, "no_rollout"),
+        RolloutError::UnknownBisection(_) => (StatusCode::NOT_FOUND, "no_bisection"),
+        RolloutError::BisectionOverlap(_) => (StatusCode::CONFLICT, "bisection_overlap"),
+        RolloutError::BisectionState { .. } => (StatusCode::CONFLICT, "bisection_state"),
         RolloutError::NoGroup { .. } => (StatusCode::NOT_FOUND, "no_group"),
+        RolloutError::NoProgram { .. } => (StatusCode::NOT_FOUND, "no_program"),
         RolloutError::NoNodes | RolloutError::TooManyNodes { .. } | RolloutError::Policy(_) => {
             (StatusCode::BAD_REQUEST, "bad_request")
         }

@@ -18,6 +18,7 @@ pub(crate) use owned_node_key::{NodeOperationKey, RolloutNodeKey};
 
 use crate::{Model, StoreError, journal::Batch};
 use meshd_model::{
+    bisections::Bisection,
     fleet::{BootSession, ExpectedMachine, History, IdempotencyRecord, Lease, Node, Revisions},
     operations::{NodeOperation, Operation},
     rollouts::{Rollout, RolloutNode},
@@ -25,7 +26,8 @@ use meshd_model::{
 };
 use meshd_trust::{ApiToken, TokenRecord};
 use meshd_types::{
-    BootSessionId, Digest, MacAddr, NodeId, OperationId, ProfileName, RolloutId, SystemUuid, TaskId,
+    BisectionId, BootSessionId, Digest, MacAddr, NodeId, OperationId, ProfileName, RolloutId,
+    SystemUuid, TaskId,
 };
 use serde::de::DeserializeOwned;
 use std::{net::Ipv4Addr, str::FromStr};
@@ -89,6 +91,7 @@ record_kinds! {
     // Machines that operators expect, by boot NIC.
     "machine",        expected:        MacAddr => ExpectedMachine,        in model;
     "node-operation", node_operations: NodeOperationKey => NodeOperation, in model.operations;
+    "bisection",      bisections:      BisectionId => Bisection,          in model.bisections;
     "rollout",        rollouts:        RolloutId => Rollout,              in model.rollouts;
     "rollout-node",   rollout_nodes:   RolloutNodeKey => RolloutNode,     in model.rollouts;
 }

@@ -1,4 +1,4 @@
-//! Random IDs: tasks, operations, rollouts, boot sessions, and the correlation IDs of requests.
+//! Random IDs: tasks, operations, rollouts, bisections, boot sessions, and the correlation IDs of requests.
 
 use crate::ParseError;
 use std::{fmt, str::FromStr};
@@ -50,6 +50,13 @@ random_id!(
     4,
     "is not a rollout ID (8 hexadecimal characters)",
     "`meshd rollout list` shows them"
+);
+random_id!(
+    /// The ID of a bisection: 8 hexadecimal characters.
+    BisectionId,
+    4,
+    "is not a bisection ID (8 hexadecimal characters)",
+    "`meshd bisect list` shows them"
 );
 random_id!(
     /// The ID of a boot session: 24 hexadecimal characters.

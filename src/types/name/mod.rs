@@ -142,6 +142,11 @@ name!(
     "rule"
 );
 name!(
+    /// The name of a program of the site, which meshd runs on the central node.
+    ProgramName,
+    "program"
+);
+name!(
     /// The name of a group of nodes.
     GroupName,
     "group"

@@ -14,7 +14,7 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{RolloutNodeView, RolloutView, WaveProgress, WaveView, routes as api};
-use meshd_model::rollouts::{RolloutState, RolloutTarget};
+use meshd_model::rollouts::RolloutState;
 use serde::Deserialize;
 
 /// Rows of one page.
@@ -43,20 +43,12 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 fn row(rollout: &RolloutView) -> Vec<Markup> {
     vec![
         html! { a href=(format!("{PREFIX}/rollouts/{}", rollout.id)) { (rollout.id) } },
-        plain(change(&rollout.target)),
+        plain(rollout.target.to_string()),
         badge(rollout.state),
         plain(rollout.progress.words()),
         time(rollout.started_at),
         plain(rollout.by.principal.to_string()),
     ]
-}
-
-fn change(target: &RolloutTarget) -> String {
-    match target {
-        RolloutTarget::Reboot => "reboot".to_owned(),
-        RolloutTarget::Profile { profile } => format!("profile {profile}"),
-        RolloutTarget::Previous => "what ran before".to_owned(),
-    }
 }
 
 fn badge(state: RolloutState) -> Markup {
@@ -96,6 +88,9 @@ pub(crate) async fn one(
             (html::table(&["Rollout", "Change", "State", "Nodes", "Started", "By"], &[row(&rollout)], ""))
             @if let Some(why) = rollout.reason.as_ref().or(rollout.waits.as_ref()) {
                 p { (display_text(why)) }
+            }
+            @if let Some(seconds) = rollout.eta_s {
+                p.quiet { "About " (seconds.div_ceil(60)) " minutes until its end." }
             }
             h2 { "Waves" }
             (html::table(&["Wave", "Waiting", "In progress", "Done", "Failed", "Skipped"], &waves, "It has no wave."))

@@ -109,10 +109,18 @@ impl NodeOps {
             }
             NodeOrder::Label { change } => label_in(tx, id, change, audit, now),
             NodeOrder::Pin { .. } => {
-                let Prepared::Generation(generation) = prepared else {
+                let Prepared::Generation(generation, delivered) = prepared else {
                     return Err(OperateError::Unprepared { node: id });
                 };
-                change_node_in(tx, id, |tx, node| Ok(pinned(tx, node, generation, audit, now)))
+                change_node_in(tx, id, |tx, node| {
+                    if let Some(delivered) = delivered {
+                        let mut history = tx.history(id);
+                        let protected = [node.booted, node.pinned].into_iter().flatten();
+                        history.record_delivery(*delivered, &protected.collect::<Vec<_>>());
+                        tx.put_history(id, history);
+                    }
+                    Ok(pinned(tx, node, generation, audit, now))
+                })
             }
             NodeOrder::Unpin => change_node_in(tx, id, |tx, node| unpinned(tx, node, audit, now)),
             NodeOrder::BootOnce { profile, kernel_args } => {

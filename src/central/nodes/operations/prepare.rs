@@ -5,7 +5,10 @@ use crate::nodes::{
     boot_settings::{check_once, check_profile},
 };
 use meshd_api::BulkTarget;
-use meshd_model::{fleet::Generation, operations::NodeOrder};
+use meshd_model::{
+    fleet::{DeliveredGeneration, Generation},
+    operations::NodeOrder,
+};
 use meshd_trust::Role;
 use meshd_types::NodeId;
 use std::{collections::BTreeMap, sync::Arc};
@@ -13,8 +16,8 @@ use std::{collections::BTreeMap, sync::Arc};
 /// What was found out about a node before the transaction.
 pub(super) enum Prepared {
     Nothing,
-    /// The generation that the node can boot and is pinned to.
-    Generation(Generation),
+    /// The generation that the node can boot and is pinned to, and a new record for its history.
+    Generation(Generation, Option<Box<DeliveredGeneration>>),
     /// The number of the node's last link, which is silent.
     SilentLink(Option<u64>),
 }
@@ -55,9 +58,12 @@ impl NodeOps {
                 NodeOrder::ChangeVars { set, unset } => {
                     self.check_vars(*id, set, unset).await.map(|()| Prepared::Nothing)
                 }
-                NodeOrder::Pin { generation } => {
-                    self.prepare_pin(*id, generation.as_deref()).await.map(Prepared::Generation)
-                }
+                NodeOrder::Pin { generation } => self
+                    .prepare_pin(*id, generation.as_deref())
+                    .await
+                    .map(|(generation, delivered)| {
+                        Prepared::Generation(generation, delivered.map(Box::new))
+                    }),
                 NodeOrder::Fence => self.prepare_fence(*id).await.map(Prepared::SilentLink),
                 order if order.needs_bmc() => self.check_bmc(*id).await.map(|()| Prepared::Nothing),
                 _ => break,

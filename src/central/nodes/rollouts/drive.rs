@@ -28,7 +28,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 const CLOCK_STORED: Duration = Duration::from_secs(30);
 
 impl Rollouts {
-    /// Advances all rollouts. Call it every second.
+    /// Advances all rollouts and bisections. Call it every second.
     pub async fn drive(&self) {
         let open: BTreeSet<RolloutId> =
             self.env.store.read(|model| model.open_rollouts().collect());
@@ -36,6 +36,7 @@ impl Rollouts {
             let mut memory = self.memory.lock();
             memory.clocks.retain(|id, _| open.contains(id));
             memory.waits.retain(|id, _| open.contains(id));
+            memory.forget_programs(|id| open.contains(&id));
             if open.is_empty() {
                 memory.refusals.clear();
             }
@@ -43,6 +44,7 @@ impl Rollouts {
         for id in open {
             log_failure(self.step(id).await, "cannot advance a rollout");
         }
+        self.drive_bisections().await;
     }
 
     async fn step(&self, id: RolloutId) -> Result<(), StoreError> {
@@ -57,7 +59,7 @@ impl Rollouts {
             (plan(model), clock.saturating_sub(stored) >= CLOCK_STORED)
         });
         if step.head.is_none() && step.nodes.is_empty() && !is_clock_old {
-            self.finish_step(id, step);
+            self.finish_step(id, step, &orders);
             return Ok(());
         }
         let stored = self.env.store.commit(|tx| {
@@ -75,16 +77,18 @@ impl Rollouts {
         });
         let step = stored.await?;
         failpoint::point("rollout-step-stored");
-        self.finish_step(id, step);
+        self.finish_step(id, step, &orders);
         Ok(())
     }
 
     /// Returns the running time of a rollout. A wall clock that jumps does not change it, and it
-    /// stands still while a paused rollout has no node in progress.
+    /// stands still while no node is in progress and none may begin.
     fn advance_clock(&self, model: &Model, id: RolloutId) -> Option<Duration> {
         let head = model.rollout(id)?;
         let is_active = || model.rollout_nodes(id).values().any(|node| node.stage.is_active());
-        let runs = head.state != RolloutState::Paused || is_active();
+        let is_closed = || head.policy.closed(self.env.now()).is_some();
+        let may_begin = head.state != RolloutState::Paused && !is_closed();
+        let runs = may_begin || is_active();
         let now = self.env.monotonic();
         let mut memory = self.memory.lock();
         let clock = memory
@@ -145,12 +149,13 @@ impl Rollouts {
     }
 
     /// Gives the orders of a step. Orders of one kind become one operation.
-    fn finish_step(&self, id: RolloutId, step: RolloutStep) {
+    fn finish_step(&self, id: RolloutId, step: RolloutStep, seen: &Orders) {
         let Some(head) = self.env.store.read(|model| model.rollout(id).cloned()) else { return };
         let mut groups: Vec<(NodeOrder, Vec<NodeId>)> = Vec::new();
         {
             let now = self.env.monotonic();
             let mut memory = self.memory.lock();
+            memory.ended.retain(|key, _| key.0 != id || !seen.ended.contains_key(key));
             match step.waits {
                 Some(waits) => memory.waits.insert(id, waits),
                 None => memory.waits.remove(&id),
@@ -168,6 +173,7 @@ impl Rollouts {
                 }
             }
         }
+        self.run_programs(&head, &step.programs);
         for (order, nodes) in groups {
             let audit = order_context(&head, &order);
             let given = GivenOrder {

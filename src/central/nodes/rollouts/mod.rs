@@ -3,35 +3,47 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `bisections` | searches for the first bad generation, probe by probe |
 //! | `control` | pause, resume, abort, undo |
 //! | `drive` | advances rollouts, and gives their orders to nodes |
 //! | `error` | why a request about a rollout is refused |
 //! | `present` | the present state of nodes, as a step reads it |
+//! | `programs` | runs the programs of the site that a rollout asks for |
 //! | `start` | selects nodes, plans and starts |
 //!
 //! A step is one transaction: it reads the nodes and changes the records. Its orders are given after
 //! that, as operations. An order that a kill loses is part of the next step, because that reads the
 //! nodes again. State in memory is derived: running time since the last commit, orders that are
-//! being given, refusals.
+//! being given, refusals, programs that run.
 
+mod bisections;
 mod control;
 mod drive;
 mod error;
 mod present;
+mod programs;
 mod start;
 
+pub use bisections::BisectionRequest;
 pub use error::RolloutError;
 pub use start::{NodeGroup, PlannedRollout, RolloutRequest};
 
 use super::NodeOps;
 use crate::{environment::Environment, links::Links, locks::Leaf};
-use meshd_model::rollouts::{RefusedOrder, Rollout, RolloutNode, StageCounts};
+use meshd_model::rollouts::{
+    EndedProgram, ProgramPoint, RefusedOrder, Rollout, RolloutNode, StageCounts, node_times,
+    remaining_time,
+};
 use meshd_types::{NodeId, RolloutId};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
+use tokio::{sync::Semaphore, task::AbortHandle};
+
+/// Maximum number of programs of the site at the same time.
+const MAX_PROGRAMS: usize = 16;
 
 /// Executes rollouts.
 pub struct Rollouts {
@@ -39,6 +51,7 @@ pub struct Rollouts {
     links: Arc<Links>,
     nodes: Arc<NodeOps>,
     memory: Arc<Leaf<Memory>>,
+    program_permits: Arc<Semaphore>,
 }
 
 /// State of rollouts in memory. All of it may be lost.
@@ -51,6 +64,15 @@ struct Memory {
     refusals: BTreeMap<NodeId, (RefusedOrder, Duration)>,
     /// Why no further node of a rollout begins at present.
     waits: BTreeMap<RolloutId, String>,
+    running: BTreeMap<(RolloutId, NodeId), RunningProgram>,
+    /// Results of programs that no step has seen.
+    ended: BTreeMap<(RolloutId, NodeId), EndedProgram>,
+}
+
+/// A program that runs, or waits for its permit.
+struct RunningProgram {
+    point: ProgramPoint,
+    abort: AbortHandle,
 }
 
 /// The running time of a rollout.
@@ -62,7 +84,8 @@ struct RunClock {
 
 impl Rollouts {
     pub(crate) fn new(env: Arc<Environment>, links: Arc<Links>, nodes: Arc<NodeOps>) -> Self {
-        Rollouts { env, links, nodes, memory: Arc::default() }
+        let program_permits = Arc::new(Semaphore::new(MAX_PROGRAMS));
+        Rollouts { env, links, nodes, memory: Arc::default(), program_permits }
     }
 
     /// Collects the views of all rollouts. `None` omits one.
@@ -96,6 +119,33 @@ impl Rollouts {
     /// Returns why no further node of a rollout begins at present.
     pub fn waits(&self, id: RolloutId) -> Option<String> {
         self.memory.lock().waits.get(&id).cloned()
+    }
+
+    /// Estimates the remaining time of a stored rollout.
+    pub fn remaining(&self, id: RolloutId) -> Option<Duration> {
+        let stored = self.env.store.read(|model| {
+            let head = model.rollout(id)?.clone();
+            Some((head, model.rollout_nodes(id).values().cloned().collect::<Vec<_>>()))
+        });
+        let (head, nodes) = stored?;
+        self.remaining_of(&head, &nodes)
+    }
+
+    /// Estimates the time of a rollout by its own nodes, or by those of the newest rollout that
+    /// changed nodes in the same way.
+    pub fn remaining_of(&self, head: &Rollout, nodes: &[RolloutNode]) -> Option<Duration> {
+        let kind = std::mem::discriminant(&head.target);
+        let earlier = self.env.store.read(|model| {
+            let finished = model.rollouts().filter(|other| {
+                other.finished_at.is_some() && std::mem::discriminant(&other.target) == kind
+            });
+            let mut finished: Vec<&Rollout> = finished.collect();
+            finished.sort_by_key(|other| std::cmp::Reverse(other.finished_at));
+            let mut times = finished.iter().map(|other| node_times(model.rollout_nodes(other.id)));
+            times.find(|times| !times.is_empty()).unwrap_or_default()
+        });
+        let nodes = nodes.iter().map(|record| (record.node, record.clone())).collect();
+        remaining_time(head, &nodes, earlier, self.env.now())
     }
 
     /// Collects the views of the nodes of a rollout, by node ID. `None` omits one.

@@ -8,9 +8,9 @@ use crate::{
 use meshd_config::Site;
 use meshd_model::{
     boot,
-    fleet::{ConditionKind, LabelKey, Node, Phase},
+    fleet::{ConditionKind, Generation, LabelKey, Node, Phase},
     operations::{NodeOperationState, NodeOrder},
-    rollouts::{BootKey, Inventory, NodePresent, NodeSettings},
+    rollouts::{BootKey, EndedProgram, Inventory, NodePresent, NodeSettings},
 };
 use meshd_store::Model;
 use meshd_types::{GroupName, NodeId, RolloutId};
@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Orders {
     ordering: BTreeSet<NodeId>,
     refusals: BTreeMap<NodeId, meshd_model::rollouts::RefusedOrder>,
+    pub(super) ended: BTreeMap<(RolloutId, NodeId), EndedProgram>,
 }
 
 impl Orders {
@@ -28,6 +29,7 @@ impl Orders {
         Orders {
             ordering: memory.ordering.clone(),
             refusals: refusals.map(|(id, (refusal, _))| (*id, refusal.clone())).collect(),
+            ended: memory.ended.clone(),
         }
     }
 }
@@ -51,6 +53,14 @@ impl SiteInventory<'_> {
 
     fn has_order(&self, id: NodeId, is_meant: impl Fn(&NodeOrder) -> bool) -> bool {
         self.model.open_operations_of(id).any(|(head, _)| is_meant(&head.order))
+    }
+
+    /// The generation of a node that its goal in the rollout names.
+    fn goal(&self, id: NodeId) -> Option<Generation> {
+        let goal = self.model.rollout_nodes(self.rollout?).get(&id)?.goal?;
+        let history = self.model.history(id)?;
+        let own = history.get(goal).or_else(|| history.of_revision(goal))?;
+        Some(own.generation)
     }
 
     /// Large operations reach their nodes in the background.
@@ -86,6 +96,8 @@ impl Inventory for SiteInventory<'_> {
                 .has_order(id, |order| *order == NodeOrder::Reboot || order.cuts_power()),
             domain: self.domain.and_then(|key| node.labels.get(key).cloned()),
             refusal: self.orders.refusals.get(&id).cloned(),
+            goal: self.goal(id),
+            ended: self.rollout.and_then(|rollout| self.orders.ended.get(&(rollout, id))).cloned(),
         })
     }
 

@@ -7,7 +7,7 @@ use super::{
 use crate::nodes::{BATCH, MAX_BULK, boot_settings::check_profile};
 use meshd_model::{
     boot,
-    fleet::{AuditContext, Event, EventKind, Node, Phase, Selector},
+    fleet::{AuditContext, Event, EventKind, Generation, Node, Phase, Selector},
     rollouts::{
         Inventory as _, NodeSettings, PlannedNode, Rollout, RolloutNode, RolloutPolicy,
         RolloutState, RolloutTarget, check_floors, waves,
@@ -55,7 +55,7 @@ impl Rollouts {
         self.plan_nodes(&ids, request.target.clone(), &request.policy, audit).await
     }
 
-    async fn plan_nodes(
+    pub(super) async fn plan_nodes(
         &self,
         ids: &[NodeId],
         target: RolloutTarget,
@@ -67,6 +67,7 @@ impl Rollouts {
         for batch in ids.chunks(BATCH) {
             self.nodes.generations.scan(batch.to_vec()).await?;
         }
+        let goals = self.goals(&target, ids)?;
         let orders = Orders::of(&self.memory.lock());
         let site = self.env.site();
         self.env.store.read(|model| {
@@ -96,13 +97,28 @@ impl Rollouts {
                 undoes: None,
             };
             let numbered = (0..).zip(waves).flat_map(|(number, wave)| {
+                let goals = &goals;
                 wave.into_iter().map(move |node| RolloutNode {
                     served: node.serves,
+                    goal: goals.get(&node.id).copied(),
                     ..RolloutNode::waiting(id, node.id, node.name, number)
                 })
             });
             Ok(PlannedRollout { nodes: numbered.collect(), head })
         })
+    }
+
+    /// Finds the generation to which each node is pinned.
+    fn goals(
+        &self,
+        target: &RolloutTarget,
+        ids: &[NodeId],
+    ) -> Result<BTreeMap<NodeId, Generation>, RolloutError> {
+        let mut goals = BTreeMap::new();
+        for id in ids.iter().filter(|_| target.pins()) {
+            goals.extend(self.nodes.rollout_goal(*id, target)?.map(|goal| (*id, goal)));
+        }
+        Ok(goals)
     }
 
     /// Plans and starts a rollout.
@@ -201,6 +217,9 @@ impl Rollouts {
         policy.check().map_err(RolloutError::Policy)?;
         if let RolloutTarget::Profile { profile } = target {
             check_profile(&site, profile)?;
+        }
+        if let Some(program) = policy.programs().find(|name| !site.programs.contains_key(*name)) {
+            return Err(RolloutError::NoProgram { program: program.clone() });
         }
         for group in policy.floors.iter().filter_map(|floor| floor.group.as_ref()) {
             if !site.groups.iter().any(|known| known.name == *group) {

@@ -88,6 +88,8 @@ pub enum Verb {
     RolloutResume,
     RolloutAbort,
     RolloutUndo,
+    BisectStart,
+    BisectAbort,
     Enrol,
     Renew,
 }

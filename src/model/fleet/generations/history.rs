@@ -21,7 +21,10 @@ pub struct DeliveredGeneration {
     /// Bundle layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Digest>,
-    /// Time at which the node first fetched the overlay.
+    /// The generation of the profile from which it was rendered for a pin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Generation>,
+    /// Time at which the node first fetched the overlay, or was pinned to it.
     pub delivered_at: Timestamp,
     /// Time at which the agent first reported the generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,6 +44,7 @@ impl History {
         let earlier = self.find(delivered.generation).map(|at| self.0.remove(at));
         let earlier = earlier.map_or(delivered.clone(), |earlier| DeliveredGeneration {
             last_at: delivered.last_at,
+            revision: delivered.revision.or(earlier.revision),
             ..earlier
         });
         self.0.push(earlier);
@@ -63,6 +67,11 @@ impl History {
     /// Finds a generation.
     pub fn get(&self, generation: Generation) -> Option<&DeliveredGeneration> {
         self.find(generation).map(|at| &self.0[at])
+    }
+
+    /// Finds the newest generation that was rendered from a generation of a profile.
+    pub fn of_revision(&self, revision: Generation) -> Option<&DeliveredGeneration> {
+        self.0.iter().rev().find(|delivered| delivered.revision == Some(revision))
     }
 
     /// Returns the newest generations that are archived.
@@ -94,6 +103,7 @@ mod tests {
             image,
             version,
             layers,
+            revision: None,
             delivered_at,
             booted_at,
             last_at,
@@ -130,5 +140,18 @@ mod tests {
             (generation(1), 1, Some(2), 5)
         );
         assert!(!history.booted(generation(7), Timestamp::from_millis(6)), "never delivered");
+    }
+
+    #[test]
+    fn generation_keeps_the_revision_that_a_pin_rendered() {
+        let mut history = History::default();
+        for number in [1, 2] {
+            let revision = Some(generation(9));
+            history.record_delivery(DeliveredGeneration { revision, ..delivered(number, 1) }, &[]);
+        }
+        history.record_delivery(delivered(1, 2), &[]);
+        let newest = history.of_revision(generation(9)).map(|found| found.generation);
+        assert_eq!(newest, Some(generation(1)), "its boot does not forget it");
+        assert_eq!(history.of_revision(generation(1)), None);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of revisions of a profile. The oldest are removed first, except the revision in
 /// use.
-pub const MAX_REVISIONS: usize = 8;
+pub const MAX_REVISIONS: usize = 32;
 
 /// A profile at one time, with all contents that its nodes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn revision_list_is_bounded_and_keeps_pinned_revision() {
         let mut revisions = Revisions::default();
-        for number in 0..20 {
+        for number in 0..50 {
             assert!(revisions.revise(revised(number)));
             assert!(!revisions.revise(revised(number)), "it is that already");
             if number == 2 {
@@ -171,6 +171,6 @@ mod tests {
             (Some(revised(2).generation), None)
         );
         revisions.pinned = None;
-        assert_eq!(revisions.before().map(|one| one.generation), Some(revised(18).generation));
+        assert_eq!(revisions.before().map(|one| one.generation), Some(revised(48).generation));
     }
 }

@@ -2,5 +2,6 @@
 
 mod cases;
 mod others;
+mod programs;
 mod rack;
 mod random;

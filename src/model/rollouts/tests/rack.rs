@@ -4,9 +4,9 @@ use crate::{
     fleet::{Generation, LabelValue, Phase},
     operations::NodeOrder,
     rollouts::{
-        Amount, BootKey, Floor, Inventory, NodePresent, NodeSettings, NodeStage, PlannedNode,
-        RefusedOrder, Rollout, RolloutNode, RolloutPolicy, RolloutState, RolloutTarget, StepTime,
-        advance, waves,
+        Amount, BootKey, EndedProgram, Floor, Inventory, NodePresent, NodeSettings, NodeStage,
+        PlannedNode, ProgramOutcome, ProgramPoint, RefusedOrder, Rollout, RolloutNode,
+        RolloutPolicy, RolloutState, RolloutTarget, StepTime, advance, waves,
     },
 };
 use meshd_types::{
@@ -52,6 +52,7 @@ pub(super) struct Machine {
     /// Ticks that a drain takes to reach it.
     pub(super) delay: u32,
     arriving: Option<NodeOrder>,
+    ended: Option<EndedProgram>,
 }
 
 pub(super) fn profile(name: &str) -> ProfileName {
@@ -93,6 +94,7 @@ impl Machine {
             refuses: None,
             delay: 0,
             arriving: None,
+            ended: None,
         }
     }
 
@@ -153,7 +155,10 @@ impl Machine {
             return;
         }
         self.boot = self.boot.wrapping_add(1);
-        let is_new = self.settings.pinned.is_none() && self.settings.profile == profile("new");
+        let is_new = match self.settings.pinned {
+            None => self.settings.profile == profile("new"),
+            Some(pinned) => pinned == generation(&profile("new")),
+        };
         match self.on_new {
             Boot::Silent if is_new => {}
             Boot::Loop if is_new => (self.booting, self.looping) = (2, true),
@@ -174,6 +179,11 @@ pub(super) struct Rack {
     pub(super) records: BTreeMap<NodeId, RolloutNode>,
     pub(super) ticks: u64,
     pub(super) waits: Option<String>,
+    pub(super) now: Timestamp,
+    /// Outcomes of the next runs of programs, the first first; later runs pass.
+    pub(super) outcomes: Vec<ProgramOutcome>,
+    /// Programs that ran, and the phase of the node.
+    pub(super) runs: Vec<(NodeId, ProgramPoint, Phase)>,
 }
 
 impl Inventory for BTreeMap<NodeId, Machine> {
@@ -199,6 +209,8 @@ impl Inventory for BTreeMap<NodeId, Machine> {
                 .refuses
                 .clone()
                 .map(|order| RefusedOrder { order, reason: "it is gone".to_owned() }),
+            goal: None,
+            ended: machine.ended.clone(),
         })
     }
 
@@ -243,7 +255,16 @@ impl Rack {
             finished_at: None,
             undoes: None,
         };
-        let mut rack = Rack { machines, rollout, records: BTreeMap::new(), ticks: 0, waits: None };
+        let mut rack = Rack {
+            machines,
+            rollout,
+            records: BTreeMap::new(),
+            ticks: 0,
+            waits: None,
+            now: Timestamp::EPOCH,
+            outcomes: Vec::new(),
+            runs: Vec::new(),
+        };
         rack.plan();
         rack
     }
@@ -257,6 +278,7 @@ impl Rack {
             domain: machine.domain.clone(),
         });
         let waves = waves(&self.rollout.policy, planned.collect());
+        let goal = self.rollout.target.pins().then(|| generation(&profile("new")));
         self.rollout.waves = u32::try_from(waves.len()).expect("few");
         self.records = (0..)
             .zip(waves)
@@ -264,7 +286,7 @@ impl Rack {
             .map(|(number, node)| {
                 let record =
                     RolloutNode::waiting(self.rollout.id, node.id, node.name.clone(), number);
-                (node.id, RolloutNode { served: node.serves, ..record })
+                (node.id, RolloutNode { served: node.serves, goal, ..record })
             })
             .collect();
     }
@@ -285,8 +307,7 @@ impl Rack {
     pub(super) fn tick(&mut self, mut is_lost: impl FnMut() -> bool) {
         self.ticks += 1;
         self.rollout.clock_ms += 10_000;
-        let now = Timestamp::EPOCH;
-        let time = StepTime { now, clock: Duration::from_millis(self.rollout.clock_ms) };
+        let time = StepTime { now: self.now, clock: Duration::from_millis(self.rollout.clock_ms) };
         let step = advance(&self.rollout, &self.records, &self.machines, time);
         if let Some(head) = step.head {
             self.rollout = head;
@@ -295,6 +316,17 @@ impl Rack {
             self.records.insert(record.node, record);
         }
         self.waits = step.waits;
+        // A step has seen these results.
+        self.machines.values_mut().for_each(|machine| machine.ended = None);
+        for (id, point) in step.programs {
+            let machine = self.machines.get_mut(&id).expect("a machine");
+            self.runs.push((id, point, machine.phase));
+            if !is_lost() {
+                let scripted = self.outcomes.is_empty().then_some(ProgramOutcome::Passed);
+                let outcome = scripted.unwrap_or_else(|| self.outcomes.remove(0));
+                machine.ended = Some(EndedProgram { point, outcome });
+            }
+        }
         for (id, order) in step.orders {
             if is_lost() {
                 continue;

@@ -9,7 +9,7 @@
 //! | `generations` | history, diff, rollback, reload |
 //! | `nodes` | nodes, and orders to them |
 //! | `operations` | operations: orders to nodes, as records |
-//! | `rollouts` | rollouts: planned changes of many nodes |
+//! | `rollouts` | rollouts: planned changes of many nodes, and bisections |
 //! | `site` | caller, status, findings, metrics, profiles, search, activities |
 //! | `stored_logs` | streaming of task output and boot logs |
 //! | `tasks` | tasks and their output |

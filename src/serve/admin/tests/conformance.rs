@@ -4,6 +4,7 @@
 use super::*;
 use meshd_config::vm::VmTemplates;
 use meshd_model::{
+    bisections::Bisection,
     fleet::{Condition, ConditionKind, DeliveredGeneration, Generation, History, Lease, Phase},
     rollouts::{Rollout, RolloutNode},
     work::{Vm, task::Task},
@@ -42,6 +43,7 @@ const ENDLESS: [&str; 3] =
     ["/v1/events/stream", "/v1/nodes/{node}/console", "/v1/vms/{vm}/console"];
 const TASK: &str = "00000000";
 const ROLLOUT: &str = "0a0b0c0d";
+const BISECTION: &str = "0a0b0c0e";
 const VM: &str = "77010203-0405-0607-0809-0a0b0c0d0e01";
 const UNIT: &str = "0000:41:00.0";
 
@@ -127,6 +129,17 @@ fn task(node: NodeId, user: &Value) -> Task {
     serde_json::from_value(task).expect("a task")
 }
 
+/// A bisection that found its generation.
+fn bisection(node: NodeId) -> Bisection {
+    let [good, bad] = ["01", "02"].map(|byte| byte.repeat(32));
+    let bisection = json!({ "id": BISECTION, "profile": "compute", "generations": [good, bad], "nodes": [node],
+        "check": "jobs", "runs": 1, "verify": true, "node_timeout_s": 60, "soak_s": 1, "state": "done", "first_bad": bad,
+        "by": { "actor": "uid:0", "verb": "bisect-start", "correlation_id": "0101010101010101" },
+        "started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:01:00Z", "returning": ROLLOUT,
+        "probes": [{ "index": 1, "node": node, "rollout": ROLLOUT, "verdict": "bad", "reason": "exit code 1" }], "before": {} });
+    serde_json::from_value(bisection).expect("a bisection")
+}
+
 /// A rollout that has failed at its only node.
 fn rollout(node: NodeId) -> (Rollout, RolloutNode) {
     let head = json!({ "id": ROLLOUT, "target": { "to": "reboot" }, "policy": { "floors": ["80%"] }, "state": "failed",
@@ -185,6 +198,7 @@ async fn populate_rack(fixture: &Fixture) {
         let (head, record) = rollout(node);
         tx.put_rollout(head);
         tx.put_rollout_node(record);
+        tx.put_bisection(bisection(node));
         tx.put_vm(vm());
         tx.put_task(task(node, &json!({ "uid": 1000 })));
         for kind in [EventKind::Raised { condition: ConditionKind::Drift }, EventKind::Stage { stage: Stage::Script }] {
@@ -227,6 +241,7 @@ const ORDERS: [(&str, &str, &str); 24] = [
         r#"{"hostlist":"n1","target":{"to":"profile","profile":"compute"}}"#,
     ),
     ("/v1/rollouts", "/v1/rollouts", r#"{"label":"feed=b","target":{"to":"reboot"}}"#),
+    ("/v1/bisections/{bisection}/abort", "/v1/bisections/0a0b0c0e/abort", "null"),
     ("/v1/reload", "/v1/reload", "null"),
     ("/v1/ca/rotate", "/v1/ca/rotate", "{}"),
 ];
@@ -255,6 +270,7 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
             ("{node}", &*node),
             ("{task}", TASK),
             ("{rollout}", ROLLOUT),
+            ("{bisection}", BISECTION),
             ("{vm}", VM),
             ("{unit}", UNIT),
             ("{name}", name),
@@ -281,7 +297,7 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
         if parameters.iter().any(|parameter| parameter["name"] == "fields") {
             let field = match path.as_str() {
                 "/v1/events" | "/v1/audit" => "seq,detail",
-                "/v1/operations" | "/v1/rollouts" | "/v1/tasks" => "id",
+                "/v1/bisections" | "/v1/operations" | "/v1/rollouts" | "/v1/tasks" => "id",
                 "/v1/leases" => "mac",
                 _ => "name",
             };

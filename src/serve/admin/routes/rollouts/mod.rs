@@ -1,4 +1,10 @@
 //! Routes of rollouts: list, show, plan, start, pause, resume, abort, undo.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `bisections` | routes of bisections |
+
+mod bisections;
 
 use crate::admin::{
     bind_handlers::Binder,
@@ -35,6 +41,7 @@ const ROLLOUTS: ListSpec = ListSpec {
         "state",
         "reason",
         "waits",
+        "eta_s",
         "nodes",
         "waves",
         "waiting",
@@ -66,6 +73,10 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .post(&api::RESUME_ROLLOUT, resume)
         .post(&api::ABORT_ROLLOUT, abort)
         .post(&api::UNDO_ROLLOUT, undo)
+        .get(&api::LIST_BISECTIONS, bisections::list)
+        .get(&api::GET_BISECTION, bisections::show)
+        .post(&api::START_BISECTION, bisections::start)
+        .post(&api::ABORT_BISECTION, bisections::abort)
 }
 
 async fn list(
@@ -82,7 +93,8 @@ async fn list(
             let waits = central.rollouts.waits(head.id);
             is_listed(head.state).then(|| RolloutView::new(head, counts, waits))
         };
-        Ok(central.rollouts.collect(view))
+        let views = central.rollouts.collect(view).into_iter();
+        Ok(views.map(|view| estimated(&central, view)).collect())
     };
     answer::list(rows, rollout_key, &ROLLOUTS, &query, &headers)
 }
@@ -136,7 +148,8 @@ async fn plan(
     let planned = central.rollouts.plan(&request(body)?, &context).await?;
     let mut counts = StageCounts::default();
     planned.nodes.iter().for_each(|record| counts.add(record.stage));
-    let rollout = RolloutView::new(&planned.head, counts, None);
+    let remaining = central.rollouts.remaining_of(&planned.head, &planned.nodes);
+    let rollout = RolloutView::new(&planned.head, counts, None).with_eta(remaining);
     Ok(Json(RolloutPlan { rollout, nodes: planned.nodes.iter().map(Into::into).collect() }))
 }
 
@@ -217,5 +230,11 @@ fn rollout_id(text: &str) -> Result<RolloutId, Refused> {
 
 fn view(central: &Shared, id: RolloutId) -> Result<RolloutView, Refused> {
     let (head, counts) = central.rollouts.rollout(id)?;
-    Ok(RolloutView::new(&head, counts, central.rollouts.waits(id)))
+    Ok(estimated(central, RolloutView::new(&head, counts, central.rollouts.waits(id))))
+}
+
+fn estimated(central: &Shared, view: RolloutView) -> RolloutView {
+    let remaining = Some(view.id).filter(|_| !view.state.is_final());
+    let remaining = remaining.and_then(|id| central.rollouts.remaining(id));
+    view.with_eta(remaining)
 }

@@ -1,0 +1,197 @@
+//! Runs the programs of the site that a rollout asks for, on the central node.
+//!
+//! Exit code 0: passed. 75 (`EX_TEMPFAIL`): a gate is asked again later. All others: failed; the last
+//! line of the error output is the reason. A result is lost when meshd ends: the program runs again.
+
+use super::{Memory, Rollouts, RunningProgram};
+use crate::locks::Leaf;
+use meshd_bmc::CommandLine;
+use meshd_config::SiteProgram;
+use meshd_model::{
+    fleet::{Generation, Node},
+    rollouts::{EndedProgram, ProgramOutcome, ProgramPoint, Rollout},
+};
+use meshd_types::{NodeId, RolloutId};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
+
+/// Exit code of a gate that wants to be asked again.
+const NOT_YET: i32 = 75;
+
+impl Rollouts {
+    /// Starts the programs of a step that do not run yet. Ends gates that no node waits for; other
+    /// programs change something, so they run to their end.
+    pub(super) fn run_programs(&self, head: &Rollout, wanted: &[(NodeId, ProgramPoint)]) {
+        let nodes = self.env.store.read(|model| {
+            let wanted = wanted.iter();
+            let records = model.rollout_nodes(head.id);
+            let with_goal = |(id, _): &(NodeId, ProgramPoint)| {
+                Some((model.node(*id)?.clone(), records.get(id)?.goal))
+            };
+            wanted.map(with_goal).collect::<Vec<_>>()
+        });
+        let site = self.env.site();
+        let mut memory = self.memory.lock();
+        memory.running.retain(|(rollout, node), running| {
+            let is_unwanted = *rollout == head.id
+                && running.point == ProgramPoint::Gate
+                && !wanted.contains(&(*node, ProgramPoint::Gate));
+            if is_unwanted {
+                running.abort.abort();
+            }
+            !is_unwanted
+        });
+        for ((id, point), node) in wanted.iter().zip(nodes) {
+            let (key, point) = ((head.id, *id), *point);
+            let (Some((node, goal)), Some(name)) = (node, point.program(&head.policy)) else {
+                continue;
+            };
+            if memory.running.contains_key(&key) || memory.ended.contains_key(&key) {
+                continue;
+            }
+            let Some(SiteProgram { program, args, timeout }) = site.programs.get(name).cloned()
+            else {
+                let outcome = ProgramOutcome::Failed("it is not in the site file".to_owned());
+                memory.ended.insert(key, EndedProgram { point, outcome });
+                continue;
+            };
+            let run = ProgramRun {
+                key,
+                point,
+                line: CommandLine { program, args },
+                limit: timeout,
+                vars: variables(head, &node, goal, point),
+                runs: if point == ProgramPoint::Gate { head.policy.gate_runs } else { 1 },
+                permits: self.program_permits.clone(),
+                memory: self.memory.clone(),
+            };
+            let abort = tokio::spawn(run.run()).abort_handle();
+            memory.running.insert(key, RunningProgram { point, abort });
+        }
+    }
+}
+
+impl Memory {
+    /// Forgets the programs of rollouts that are not open, and results that a step has seen.
+    pub(super) fn forget_programs(&mut self, is_open: impl Fn(RolloutId) -> bool) {
+        self.ended.retain(|(rollout, _), _| is_open(*rollout));
+        self.running.retain(|(rollout, _), running| {
+            if !is_open(*rollout) && running.point == ProgramPoint::Gate {
+                running.abort.abort();
+            }
+            is_open(*rollout)
+        });
+    }
+}
+
+fn variables(
+    head: &Rollout,
+    node: &Node,
+    goal: Option<Generation>,
+    point: ProgramPoint,
+) -> Vec<(&'static str, String)> {
+    let text =
+        |generation: Option<Generation>| generation.map(|it| it.to_string()).unwrap_or_default();
+    vec![
+        ("MESHD_POINT", point.as_str().to_owned()),
+        ("MESHD_ROLLOUT", head.id.to_string()),
+        ("MESHD_NODE", node.id.to_string()),
+        ("MESHD_NAME", node.name.clone()),
+        ("MESHD_ADDRESS", node.address.map(|address| address.to_string()).unwrap_or_default()),
+        ("MESHD_GENERATION", text(node.booted)),
+        ("MESHD_GOAL", text(goal)),
+    ]
+}
+
+/// A program to run for one node.
+struct ProgramRun {
+    key: (RolloutId, NodeId),
+    point: ProgramPoint,
+    line: CommandLine,
+    limit: Duration,
+    vars: Vec<(&'static str, String)>,
+    /// Number of runs, which must have the same outcome.
+    runs: u32,
+    permits: Arc<Semaphore>,
+    memory: Arc<Leaf<Memory>>,
+}
+
+impl ProgramRun {
+    async fn run(self) {
+        let Ok(_permit) = self.permits.acquire().await else { return };
+        let outcome = self.outcome().await;
+        let mut memory = self.memory.lock();
+        // A rollout that ended meanwhile has forgotten it.
+        if memory.running.remove(&self.key).is_some() {
+            memory.ended.insert(self.key, EndedProgram { point: self.point, outcome });
+        }
+    }
+
+    async fn outcome(&self) -> ProgramOutcome {
+        let mut passed = 0;
+        let mut failure = None;
+        for _ in 0..self.runs {
+            match self.line.run(&self.vars, self.limit).await {
+                Ok((Some(0), _)) => passed += 1,
+                Ok((Some(NOT_YET), why)) => return ProgramOutcome::NotYet(why),
+                Ok((Some(code), why)) => failure = Some(format!("exit code {code}: {why}")),
+                Ok((None, why)) => failure = Some(format!("ended by a signal: {why}")),
+                Err(error) => failure = Some(error.reason().to_owned()),
+            }
+        }
+        match failure {
+            None => ProgramOutcome::Passed,
+            Some(why) if passed == 0 => ProgramOutcome::Failed(why),
+            Some(why) => {
+                let runs = self.runs;
+                ProgramOutcome::Mixed(format!("it passed {passed} of {runs} runs: {why}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(script: &str, runs: u32, limit_ms: u64) -> ProgramRun {
+        ProgramRun {
+            key: (RolloutId([1; 4]), "0123abcd".parse().unwrap()),
+            point: ProgramPoint::Gate,
+            line: CommandLine {
+                program: "/bin/sh".into(),
+                args: vec!["-c".to_owned(), script.to_owned()],
+            },
+            limit: Duration::from_millis(limit_ms),
+            vars: vec![("MESHD_NODE", "0123abcd".to_owned())],
+            runs,
+            permits: Arc::new(Semaphore::new(1)),
+            memory: Arc::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn exit_code_of_a_program_is_its_outcome() {
+        let outcome = async |script: &str| run(script, 1, 20_000).outcome().await;
+        assert_eq!(outcome("exit 0").await, ProgramOutcome::Passed);
+        let not_yet = ProgramOutcome::NotYet("0123abcd warms up".to_owned());
+        assert_eq!(outcome("echo \"$MESHD_NODE warms up\" >&2; exit 75").await, not_yet);
+        let failed = ProgramOutcome::Failed("exit code 1: no".to_owned());
+        assert_eq!(outcome("echo no >&2; exit 1").await, failed);
+        let ProgramOutcome::Failed(why) = run("sleep 1000", 1, 200).outcome().await else {
+            panic!("it hangs")
+        };
+        assert!(why.contains("no end within"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn runs_with_different_outcomes_are_not_deterministic() {
+        let folder = tempfile::tempdir().unwrap();
+        let flag = folder.path().join("flag");
+        let flapping = format!("test -e {0} && exit 0; touch {0}; exit 1", flag.display());
+        let ProgramOutcome::Mixed(why) = run(&flapping, 2, 20_000).outcome().await else {
+            panic!("it flaps")
+        };
+        assert!(why.contains("passed 1 of 2 runs"), "{why}");
+    }
+}

@@ -1,0 +1,57 @@
+//! Points at which a node waits for a program of the site.
+
+use super::{GateVerdict, ProgramOutcome, ProgramPoint, RolloutNode, health::NodeContext};
+use crate::operations::NodeOrder;
+
+/// What a step does for a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Order(NodeOrder),
+    /// Run the program of this point, unless it runs.
+    Run(ProgramPoint),
+}
+
+/// What a node does at a point.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Checkpoint {
+    Passed,
+    /// The program has to run, or runs.
+    Runs,
+    /// The gate wants to be asked again.
+    NotYet,
+    Failed(String),
+}
+
+/// Decides whether a node passes a point. A program whose result was lost runs again.
+pub(super) fn checkpoint(
+    point: ProgramPoint,
+    record: &mut RolloutNode,
+    context: &NodeContext<'_>,
+) -> Checkpoint {
+    let Some(program) = point.program(&context.rollout.policy) else { return Checkpoint::Passed };
+    if record.passed.contains(&point) {
+        return Checkpoint::Passed;
+    }
+    let ended = context.present.and_then(|present| present.ended.as_ref());
+    let Some(ended) = ended.filter(|ended| ended.point == point) else { return Checkpoint::Runs };
+    let is_gate = point == ProgramPoint::Gate;
+    let reason = |why: &str| format!("{} program {program}: {why}", point.as_str());
+    let (verdict, result) = match &ended.outcome {
+        ProgramOutcome::Passed => (GateVerdict::Passed, Checkpoint::Passed),
+        ProgramOutcome::NotYet(why) if is_gate => {
+            record.set_reason(&reason(why));
+            return Checkpoint::NotYet;
+        }
+        ProgramOutcome::Failed(why) | ProgramOutcome::NotYet(why) => {
+            (GateVerdict::Failed, Checkpoint::Failed(reason(why)))
+        }
+        ProgramOutcome::Mixed(why) => (GateVerdict::Mixed, Checkpoint::Failed(reason(why))),
+    };
+    if is_gate {
+        record.gate = Some(verdict);
+    }
+    if result == Checkpoint::Passed {
+        record.passed.insert(point);
+    }
+    result
+}
