@@ -7,6 +7,7 @@
 //! | `given_options` | commands in messages, with the options of the caller |
 //! | `text_filter` | filter of foreign text that arrives in pieces |
 //! | `file` | files that a command writes |
+//! | `keyboard` | keys of the terminal, or bytes of a pipe, for a program elsewhere |
 //! | `print` | one value as a table, JSON or YAML |
 //! | `progress` | progress of builds |
 //! | `failure` | the error of a command: object, cause, hint, exit code |
@@ -19,6 +20,7 @@ pub(crate) mod clean;
 pub(crate) mod failure;
 pub(crate) mod file;
 pub(crate) mod given_options;
+pub(crate) mod keyboard;
 pub(crate) mod print;
 pub(crate) mod progress;
 mod text_filter;

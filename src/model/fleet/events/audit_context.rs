@@ -73,6 +73,7 @@ pub enum Verb {
     SlotEnable,
     SlotRelease,
     VmConsole,
+    NodeShell,
     VolumeRemove,
     Doctor,
     TaskRun,

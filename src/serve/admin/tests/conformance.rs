@@ -37,8 +37,13 @@ for answer in json.load(open(folder + "/answers.json")):
         for error in Draft202012Validator({**schema, "components": document["components"]}).iter_errors(json.loads(text)):
             print(name, "/".join(map(str, error.absolute_path)), error.message[:200])
 "#;
-/// A stream, and a WebSocket: their answers have no end.
-const ENDLESS: [&str; 2] = ["/v1/events/stream", "/v1/vms/{vm}/console"];
+/// A stream, and WebSockets: their answers have no end.
+const ENDLESS: [&str; 4] = [
+    "/v1/events/stream",
+    "/v1/vms/{vm}/console",
+    "/v1/nodes/{node}/shell",
+    "/v1/tasks/{task}/input",
+];
 const TASK: &str = "00000000";
 const ROLLOUT: &str = "0a0b0c0d";
 const VM: &str = "77010203-0405-0607-0809-0a0b0c0d0e01";

@@ -6,12 +6,14 @@
 //! | `detail` | one node, the timeline of a boot, and where its time goes |
 //! | `machines` | machines that have not booted yet |
 //! | `orders` | orders to one node and to several |
+//! | `shell` | shells of nodes |
 //! | `single_orders` | orders that only one node takes |
 
 pub(crate) mod detail;
 mod list;
 mod machines;
 mod orders;
+mod shell;
 mod single_orders;
 
 use super::{generations, stored_logs};
@@ -27,5 +29,5 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .get(&api::GET_NODE_LOG, stored_logs::boot_log)
         .get(&api::LIST_NODE_GENERATIONS, generations::history)
         .get(&api::COMPARE_NODE_GENERATIONS, generations::diff);
-    machines::bind(orders::bind(single_orders::bind(binder)))
+    machines::bind(orders::bind(shell::bind(single_orders::bind(binder))))
 }
