@@ -1,7 +1,7 @@
 //! Shells of nodes: a WebSocket for the role admin. A shell ends with its program, its user, the
 //! token, meshd, the link's node, or its limits; the reason is for the user and the audit log.
 
-use crate::serve::admin::{
+use crate::admin::{
     ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf, transport::caller::Caller,
 };
 use axum::{
