@@ -40,6 +40,10 @@ pub struct RunTask {
     /// Time limit in seconds, including the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
+    /// The caller connects the standard input of the program: `GET tasks/{task}/input`. Requires
+    /// one node, one rank and the launcher `none`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_input: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

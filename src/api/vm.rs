@@ -2,7 +2,7 @@
 
 use meshd_config::vm::{NewVm, OnNodeLoss, VmRequest, VmTemplate};
 use meshd_model::work::{Vm, VmDesiredState, VmPhase};
-use meshd_proto::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
+use meshd_proto::vm::{ByteSize, Nic, ReadyCheck, VmFailure, VmFetching, VmReport, Volume};
 use meshd_types::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -65,6 +65,13 @@ pub struct VmView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub fetching: Option<VmFetching>,
+    /// When the guest is ready: `ssh`, `ssh:PORT` or `tcp:PORT`; absent if it is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub ready_check: Option<ReadyCheck>,
+    /// True once the guest has answered since its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<bool>,
     /// Reason for which the VM is not released or has no node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
@@ -124,6 +131,8 @@ impl VmView {
             restarts: seen.map_or(0, |seen| seen.restarts),
             failure: seen.and_then(|seen| seen.failure.clone()),
             fetching: None,
+            ready_check: spec.ready,
+            ready: None,
             obstacle: vm.obstacle.clone(),
             vcpus: spec.vcpus,
             memory: spec.memory,

@@ -6,7 +6,7 @@ use meshd_agent::facts;
 use meshd_agent::files;
 use meshd_agent::link_driver;
 use meshd_agent::system::{Tree, keyrings};
-use meshd_agent::task::task_enter;
+use meshd_agent::task::{shell::shell_enter, task_enter};
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
@@ -109,6 +109,12 @@ enum Verb {
         #[arg(last = true, required = true)]
         argv: Vec<String>,
     },
+    /// Become the shell of an administrator
+    #[command(hide = true, name = shell_enter::VERB)]
+    ShellEnter {
+        #[arg(long)]
+        procs: PathBuf,
+    },
     /// Remove the kernel keys of a user
     #[command(hide = true, name = keyrings::VERB)]
     ClearKeys {
@@ -167,6 +173,9 @@ fn main() -> ExitCode {
         Verb::Vfio(Vfio::Bind) => vfio_bind(&paths),
         Verb::TaskEnter { procs, uid, dir, shm, argv } => {
             task_enter(task_enter::TaskExec { procs, uid, dir, shm }, &argv)
+        }
+        Verb::ShellEnter { procs } => {
+            Ok(cannot_run(shell_enter::enter(&procs), shell_enter::CANNOT_RUN))
         }
         Verb::ClearKeys { uid } => {
             keyrings::clear(uid).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg)

@@ -9,10 +9,10 @@
 //! | `locks` | mutexes with a fixed order |
 //! | `environment` | store, clock, randomness, boot LAN, site snapshot, event log |
 //! | `reported_work` | what nodes report of their work, in memory: VMs and tasks without a record, details of VMs |
-//! | `links` | the live link of each node: commands, heartbeats, checks, deadlines |
+//! | `links` | the live link of each node: commands, heartbeats, checks, deadlines, consoles |
 //! | `enrolment` | credentials of nodes: capabilities, tokens, certificates, authority |
-//! | `tasks` | programs on the metal of nodes |
-//! | `vms` | VMs, slots, volumes, consoles |
+//! | `tasks` | programs on the metal of nodes, and shells |
+//! | `vms` | VMs, slots, volumes |
 //! | `generations` | what nodes boot: rendering, archive, drift, reload, rollback |
 //! | `boot` | the boot of a machine: DHCP, files, script, admission, overlay |
 //! | `nodes` | orders of operators about nodes |
@@ -66,17 +66,20 @@ pub use environment::{
     sources::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy},
 };
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
-pub use links::{LinkCommand, LinkError, LinkId, SpecPart, WATCH_INTERVAL, doctor_report};
+pub use links::{
+    ConnectError, ConsoleFrame, ConsoleInput, ConsoleSession, LinkCommand, LinkError, LinkId,
+    NodeConsole, SpecPart, WATCH_INTERVAL, doctor_report,
+};
 pub use nodes::{
     AcceptedOrder, BATCH, BisectionRequest, BulkError, CancelError, ComparedBoot, Fleet,
     ImportOptions, ImportReport, MAX_ANSWERED, MAX_BULK, NamingError, NodeGroup, NodeOps,
     NodeRecords, NodeResults, OperateError, OrderError, PlannedRollout, RolloutError,
     RolloutRequest, Rollouts,
 };
-pub use tasks::{TaskError, TaskRequest, TaskTarget};
+pub use tasks::{InputError, ShellError, ShellLimits, TaskError, TaskRequest, TaskTarget};
 pub use vms::{
-    ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeConsole, RunningWorkError,
-    SlotError, SlotParts, VmError, VmVerb, VolumeUseError, vm_entries,
+    ConsoleError, MAX_SITE_VMS, RunningWorkError, SlotError, SlotParts, VmError, VmVerb,
+    VolumeUseError, vm_entries,
 };
 
 use admin::Admin;

@@ -29,6 +29,8 @@ pub(crate) struct ReportedWork {
     pub(crate) fetching: Leaf<BTreeMap<NodeId, ByVm<VmFetching>>>,
     /// Addresses of NICs in private networks.
     pub(crate) addresses: Leaf<BTreeMap<NodeId, ByVm<BTreeMap<MacAddr, Ipv4Addr>>>>,
+    /// Whether guests have answered since their start.
+    pub(crate) ready: Leaf<BTreeMap<NodeId, ByVm<bool>>>,
     /// Sections that nodes have not reported since the start of meshd.
     unreported: Leaf<BTreeMap<NodeId, BTreeSet<Section>>>,
 }
@@ -79,9 +81,11 @@ impl ReportedWork {
         node: NodeId,
         fetching: ByVm<VmFetching>,
         addresses: ByVm<BTreeMap<MacAddr, Ipv4Addr>>,
+        ready: ByVm<bool>,
     ) {
         replace(&mut self.fetching.lock(), node, fetching);
         replace(&mut self.addresses.lock(), node, addresses);
+        replace(&mut self.ready.lock(), node, ready);
     }
 
     /// Forgets what a node reported: it lost its credentials, or an operator confirmed that the
@@ -93,7 +97,7 @@ impl ReportedWork {
         self.orphan_vms.set(node, BTreeMap::new());
         self.orphan_tasks.set(node, BTreeSet::new());
         self.removals.set(node, BTreeSet::new());
-        self.set_details(node, BTreeMap::new(), BTreeMap::new());
+        self.set_details(node, BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         self.unreported.lock().remove(&node);
     }
 }

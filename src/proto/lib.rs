@@ -9,6 +9,7 @@
 //! | `enrol` | enrolment and renewal of a node's certificate |
 //! | `facts` | facts that a node reports at each connection, read from sysfs and procfs |
 //! | `log` | the log of one boot of a node, in pieces |
+//! | `shell` | a shell of a node for an administrator |
 //! | `task` | tasks: desired state from the central node, reported state from the agent |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
 //! | `iommu_units` | PCI functions of a node, and their IOMMU groups that can be assigned to VMs |
@@ -26,7 +27,7 @@
 //! | [`PENDING_PATH`] | WebSocket | none; the number of connections is limited | [`PendingHello`], then [`PendingReply`]s |
 //! | [`RENEW_PATH`] | POST, JSON | a client certificate, expired or not | [`RenewRequest`] -> [`EnrolResponse`] |
 //! | [`LINK_PATH`] | WebSocket | a valid client certificate | [`FromAgent`], [`FromCentral`] |
-//! | [`CONSOLE_PATH`] | WebSocket | a valid client certificate, on request of the link | bytes, [`vm::ConsoleNote`] |
+//! | [`CONSOLE_PATH`] | WebSocket | a valid client certificate, on request of the link: consoles, shells, input of tasks | bytes, [`vm::ConsoleNote`], [`shell::InputNote`] |
 //! | [`VOLUMES_PATH`] | GET, with a range | a valid client certificate of a node with a VM that uses the file | bytes |
 
 /// Implements `as_str`, which returns the serialised name.
@@ -48,6 +49,7 @@ mod disk;
 mod enrol;
 mod facts;
 pub mod log;
+pub mod shell;
 pub mod task;
 mod link;
 mod iommu_units;

@@ -2,7 +2,7 @@
 
 use crate::{
     Environment,
-    console::{Console, Consoles},
+    console::{Console, ConsoleTarget, Consoles},
     session::Sessions,
 };
 use axum::{
@@ -17,7 +17,7 @@ use http_body_util::{BodyExt as _, Limited};
 pub(crate) use meshd_api::segment as encoded;
 use meshd_api::{
     CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER,
-    routes::{self as api, Array, GetPath, Json, JsonLines, PostPath, UntypedPost},
+    routes::{Array, GetPath, Json, JsonLines, PostPath, UntypedPost},
 };
 use meshd_types::{Digest, Secret, failpoint};
 use serde::{Serialize, de::DeserializeOwned};
@@ -150,12 +150,15 @@ impl ApiClient {
         Ok(())
     }
 
-    /// Returns the console of a VM that this session has open.
-    pub(crate) fn console(&self, vm: &str) -> Option<Arc<Console>> {
-        self.consoles.find(self.session?, vm, (self.environment.now)())
+    /// Returns the console that this session has open.
+    pub(crate) fn console(&self, target: &ConsoleTarget) -> Option<Arc<Console>> {
+        self.consoles.find(self.session?, target, (self.environment.now)())
     }
 
-    pub(crate) async fn open_console(&self, vm: &str) -> Result<Arc<Console>, ApiError> {
+    pub(crate) async fn open_console(
+        &self,
+        target: &ConsoleTarget,
+    ) -> Result<Arc<Console>, ApiError> {
         let nobody = || {
             ApiError::new(
                 StatusCode::UNAUTHORIZED,
@@ -165,7 +168,7 @@ impl ApiClient {
             )
         };
         if self.is_foreign && failpoint::defends("ui-console-origin") {
-            let hint = "open it from the page of the VM";
+            let hint = "open it from the page of the VM or node";
             return Err(ApiError::new(
                 StatusCode::FORBIDDEN,
                 "bad_origin",
@@ -174,13 +177,12 @@ impl ApiClient {
             ));
         }
         let session = self.session.ok_or_else(nobody)?;
-        let request = format!("ws://meshd{}", api::OPEN_VM_CONSOLE.path([&vm]).as_str())
-            .into_client_request();
+        let request = target.address().into_client_request();
         let mut request = request.map_err(|error| ApiError::not_understood(&error))?;
         self.sign(request.headers_mut())?;
         let opened = (self.environment.open_socket)(request, self.origin.clone()).await;
         let socket = opened.map_err(|(status, view)| ApiError { status, view })?;
-        let console = self.consoles.open(session, vm, socket, self.environment.now);
+        let console = self.consoles.open(session, target, socket, self.environment.now);
         // This check follows the insertion into the table. A concurrent sign-out either finds the
         // console there, or this check detects the sign-out.
         if !self.sessions.lives(session, (self.environment.now)())

@@ -280,6 +280,8 @@ impl Driver {
         match message {
             FromCentral::Spec(spec) => self.sections.apply(spec),
             FromCentral::Console(order) => self.sections.vms.console(order),
+            FromCentral::Shell(order) => self.sections.tasks.open_shell(order),
+            FromCentral::TaskInput(order) => self.sections.tasks.connect_input(order),
             FromCentral::OutputStored(stored) => self.sections.tasks.output_stored(stored),
             FromCentral::LogStored(stored) => self.boot_log.stored(stored),
             _ => {}
@@ -287,17 +289,20 @@ impl Driver {
     }
 
     /// Logs a storage error. Changed keys are used even if they are not stored.
-    fn update_endpoint(&self, stored: Result<(), KeyError>, failure: &str) {
+    fn update_endpoint(&mut self, stored: Result<(), KeyError>, failure: &str) {
         if let Err(error) = stored {
             tracing::error!(%error, cause = source(&error), "{failure}");
         }
         self.set_endpoint();
     }
 
-    /// Passes the keys to the VM manager, which opens its own connections to the central node.
-    fn set_endpoint(&self) {
+    /// Passes the keys to VMs and tasks, which open their own connections to the central node.
+    fn set_endpoint(&mut self) {
         match self.endpoint() {
-            Ok(endpoint) => self.sections.vms.set_endpoint(endpoint),
+            Ok(endpoint) => {
+                self.sections.vms.set_endpoint(endpoint.clone());
+                self.sections.tasks.set_endpoint(endpoint);
+            }
             Err(error) => tracing::error!(%error, "cannot fetch volumes"),
         }
     }

@@ -1,9 +1,12 @@
 //! The control group (version 2) of a task: contains all its processes and ends them together.
 //!
+//! A shell has such a group, too.
+//!
 //! Any process can leave its process group, session and parent, but only root can leave a control
 //! group. Without control groups the agent cannot guarantee the end of a task, so it refuses tasks.
 
 use crate::system::{self, Tree, cgroup2};
+use meshd_proto::vm::ConsoleId;
 use meshd_types::{NodeId, TaskId, failpoint};
 use std::{
     fs::{self, OpenOptions},
@@ -21,6 +24,8 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 const RESERVE_DIVISOR: u64 = 10;
 /// Minimum of reserved memory, in bytes.
 const MIN_RESERVE: u64 = 256 << 20;
+/// Beginning of the name of a shell's group. No task ID begins with it.
+const SHELL_PREFIX: &str = "shell-";
 /// Maximum number of processes and threads of a task.
 const MAX_PROCESSES: u32 = 32_768;
 
@@ -40,7 +45,16 @@ impl Cgroups {
 
     /// Creates the group of a task with its limits.
     pub fn create(&self, task: TaskId) -> Result<Cgroup, String> {
-        let group = self.group(task);
+        self.create_group(self.group(task))
+    }
+
+    /// Creates the group of a shell, with the limits of a task.
+    pub fn create_shell(&self, console: ConsoleId) -> Result<Cgroup, String> {
+        let name = format!("{SHELL_PREFIX}{:016x}", console.0);
+        self.create_group(Cgroup { path: self.base.join(name) })
+    }
+
+    fn create_group(&self, group: Cgroup) -> Result<Cgroup, String> {
         fs::create_dir_all(&group.path)
             .map_err(|error| format!("cannot create {}: {error}", group.path.display()))?;
         if !group.path.join("cgroup.kill").exists() {
@@ -92,8 +106,18 @@ impl Cgroups {
 
     /// Returns the tasks that have a group.
     pub fn tasks(&self) -> Vec<TaskId> {
+        self.names().filter_map(|name| name.parse().ok()).collect()
+    }
+
+    /// Returns the groups of shells.
+    pub fn shells(&self) -> Vec<Cgroup> {
+        let shells = self.names().filter(|name| name.starts_with(SHELL_PREFIX));
+        shells.map(|name| Cgroup { path: self.base.join(name) }).collect()
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> {
         let entries = fs::read_dir(&self.base).into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+        entries.filter_map(|entry| entry.file_name().into_string().ok())
     }
 }
 

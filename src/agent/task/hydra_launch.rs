@@ -2,8 +2,9 @@
 //! without SSH.
 
 use super::{
+    exit_code::exit_code,
     hydra_launch_parser,
-    task_runner::{TaskError, TaskRunner, Writers, code},
+    task_runner::{ProgramPipes, TaskError, TaskRunner},
 };
 use meshd_proto::task::{HydraLaunch, Stream, TaskFault, TaskNodeState};
 use std::{
@@ -58,7 +59,7 @@ impl TaskRunner {
         let mut out = BufReader::new(out);
         let commands = tokio::select! {
             commands = timeout(HYDRA_TIMEOUT, read_launch_commands(&mut out)) => commands.unwrap_or_else(|_| Err("timeout".to_owned())),
-            status = child.wait() => Err(format!("exit code {}", code(status?))),
+            status = child.wait() => Err(format!("exit code {}", exit_code(status?))),
         };
         let failed = |error| {
             TaskError(
@@ -78,7 +79,7 @@ impl TaskRunner {
         // The proxy ends with mpiexec. Wait for the proxy, so that no zombie remains.
         self.cgroup.kill_and_remove().await;
         proxy.wait().await?;
-        Ok(code(status))
+        Ok(exit_code(status))
     }
 
     pub(super) fn proxy(
@@ -86,7 +87,7 @@ impl TaskRunner {
         control: SocketAddrV4,
         number: u32,
         launch: &HydraLaunch,
-        pipes: &Writers,
+        pipes: &ProgramPipes,
     ) -> Result<Child, TaskError> {
         let mut argv = vec![self.find(PROXY)?, "--control-port".to_owned(), control.to_string()];
         argv.extend(launch.args());

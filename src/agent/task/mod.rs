@@ -1,13 +1,17 @@
-//! Tasks on this node: programs on bare metal, each with all its processes in one control group.
+//! Tasks on this node: programs on bare metal, each with all its processes in one control group; and
+//! shells for administrators.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `task_runner` | runs one task: prepare, start, wait, kill, clean up |
 //! | `task_enter` | the process that becomes the program: control group, session, limits, user |
+//! | `task_input` | the standard input of a task |
+//! | `shell` | shells of this node for administrators |
 //! | `scratch_storage` | the file system of a task, bounded, in memory |
 //! | `mounts` | the mounts of a task: /dev/shm, /tmp, /run/lock, read-only control groups |
 //! | `hydra_launch` | runs `mpiexec` and the proxies of an MPI program |
 //! | `hydra_launch_parser` | parses the launch commands of `mpiexec`; pure |
+//! | `exit_code` | the exit code of a program |
 //! | `cgroup` | the control group, which ends all processes together |
 //! | `leftover_tasks` | ends the tasks of an earlier agent |
 //!
@@ -15,21 +19,31 @@
 //! central node records these tasks as failed.
 
 mod cgroup;
+mod exit_code;
 pub mod task_enter;
 mod hydra_launch;
 mod hydra_launch_parser;
 mod leftover_tasks;
 mod scratch_storage;
 mod mounts;
+pub mod shell;
+mod task_input;
 mod task_runner;
 
-use self::{cgroup::Cgroups, scratch_storage::Storage, task_runner::TaskRunner};
-use crate::{link::acked_stream::AckedOffsets, networks::firewall::user::CentralServices};
+use self::{
+    cgroup::Cgroups, scratch_storage::Storage, shell::Shells, task_input::InputRequest,
+    task_runner::TaskRunner,
+};
+use crate::{
+    link::{acked_stream::AckedOffsets, call::Endpoint},
+    networks::firewall::user::CentralServices,
+};
 use meshd_proto::{
     FromAgent, NodeReport, SectionReport,
+    shell::ShellOrder,
     task::{
-        MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskEntry,
-        TaskFault, TaskNodeState, TaskReport, TaskUpdate,
+        InputOrder, MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState,
+        TaskEntry, TaskFault, TaskNodeState, TaskReport, TaskUpdate,
     },
 };
 use meshd_types::{NodeId, TaskId};
@@ -74,6 +88,9 @@ pub struct Tasks {
     /// Generation of the last entry of this link.
     observed: u64,
     messages: VecDeque<FromAgent>,
+    /// The central node, for connections of users; `None` without a certificate.
+    endpoint: Option<Endpoint>,
+    shells: Shells,
 }
 
 struct TaskRecord {
@@ -81,6 +98,8 @@ struct TaskRecord {
     acked: watch::Sender<AckedOffsets<Stream>>,
     release: watch::Sender<bool>,
     has_runner: bool,
+    /// Takes the one connection of the standard input.
+    input: Option<mpsc::Sender<InputRequest>>,
 }
 
 impl Tasks {
@@ -100,9 +119,35 @@ impl Tasks {
             inbox,
             observed: 0,
             messages: VecDeque::new(),
+            endpoint: None,
+            shells: Shells::default(),
         };
+        if let Ok(cgroups) = &tasks.cgroups {
+            tasks.shells.end_leftovers(cgroups);
+        }
         tasks.end_leftovers();
         tasks
+    }
+
+    /// Sets the keys for connections of users.
+    pub fn set_endpoint(&mut self, endpoint: Endpoint) {
+        self.endpoint = Some(endpoint);
+    }
+
+    /// Opens a shell for an administrator.
+    pub fn open_shell(&mut self, order: ShellOrder) {
+        let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
+        self.shells.open(order, self.endpoint.clone(), cgroups);
+    }
+
+    /// Connects the standard input of a task. Without an answer, the central node gives up.
+    pub fn connect_input(&mut self, InputOrder { console, task }: InputOrder) {
+        let input = self.tasks.get(&task).and_then(|record| record.input.as_ref());
+        let request = self.endpoint.clone().map(|endpoint| (endpoint, console));
+        let sent = input.zip(request).map(|(input, request)| input.try_send(request).is_ok());
+        if sent != Some(true) {
+            tracing::warn!(%task, "cannot connect the standard input of a task");
+        }
     }
 
     /// Applies the desired state of a task. `generation` is its number on the present link.
@@ -124,6 +169,7 @@ impl Tasks {
             TaskDesiredState::Run(run) => {
                 let (acked, acked_receiver) = watch::channel(AckedOffsets::default());
                 let (release, release_receiver) = watch::channel(false);
+                let (input, requests) = mpsc::channel(1);
                 let cgroup = self
                     .cgroups
                     .as_ref()
@@ -142,6 +188,7 @@ impl Tasks {
                             events,
                             acked: acked_receiver,
                             release: release_receiver,
+                            input: Some(requests),
                         };
                         self.runners.spawn(runner.run());
                         TaskRecord {
@@ -149,6 +196,7 @@ impl Tasks {
                             acked,
                             release,
                             has_runner: true,
+                            input: Some(input),
                         }
                     }
                     Err(detail) => TaskRecord::ended(TaskNodeState::Failed {
@@ -249,10 +297,11 @@ impl Tasks {
 
     /// Ends all tasks without reports when the agent stops.
     pub async fn end(self) {
-        let Tasks { mut runners, cgroups, tasks, inbox, folder, .. } = self;
+        let Tasks { mut runners, cgroups, tasks, inbox, folder, shells, .. } = self;
         drop(inbox);
         if let Ok(cgroups) = &cgroups {
             let all = async {
+                shells.end(cgroups).await;
                 for task in tasks.keys() {
                     cgroups.group(*task).kill_and_remove().await;
                     mounts::kill_processes(&storage(&folder, *task).shm()).await;
@@ -276,6 +325,7 @@ impl TaskRecord {
             acked: watch::Sender::default(),
             release: watch::Sender::new(false),
             has_runner: false,
+            input: None,
         }
     }
 }

@@ -3,9 +3,11 @@
 use super::{
     TaskEvent,
     cgroup::Cgroup,
+    exit_code::exit_code,
     mounts,
     scratch_storage::Storage,
     task_enter::{self, TaskExec},
+    task_input::{InputRequest, feed},
 };
 use crate::{
     link::acked_stream::{AckedOffsets, forward},
@@ -19,13 +21,13 @@ use meshd_proto::task::{
 use meshd_types::TaskId;
 use std::{
     io::{self, PipeReader, PipeWriter},
-    os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
+    os::fd::OwnedFd,
     process::ExitStatus,
     time::Duration,
 };
 use tokio::{
     io::AsyncRead,
-    net::unix::pipe::Receiver,
+    net::unix::pipe::{Receiver, Sender},
     process::{Child, Command},
     sync::{mpsc, watch},
     task::{JoinSet, spawn_blocking},
@@ -47,6 +49,8 @@ pub struct TaskRunner {
     pub acked: watch::Receiver<AckedOffsets<Stream>>,
     /// True once the task must be released.
     pub release: watch::Receiver<bool>,
+    /// Requests to connect the standard input; the first one counts.
+    pub input: Option<mpsc::Receiver<InputRequest>>,
 }
 
 /// The error of a task that does not run on this node.
@@ -108,7 +112,10 @@ impl TaskRunner {
         self.user = Some(uid);
         self.storage.create(uid).map_err(failed)?;
         match self.run.role.clone() {
-            TaskRole::Ranks { count, first } => self.ranks(count, first, forwarders).await,
+            TaskRole::Ranks { count, first } => {
+                let requests = self.input.take().filter(|_| self.run.has_input);
+                self.ranks(count, first, requests, forwarders).await
+            }
             TaskRole::Head { hosts, ranks_per_node } => {
                 self.head(&hosts, ranks_per_node, forwarders).await
             }
@@ -118,7 +125,7 @@ impl TaskRunner {
                 let mut child = self.proxy(control, proxy, &launch, &writers)?;
                 drop(writers);
                 self.report_state(TaskNodeState::Running { launch: None }).await;
-                Ok(code(child.wait().await?))
+                Ok(exit_code(child.wait().await?))
             }
         }
     }
@@ -149,7 +156,7 @@ impl TaskRunner {
         &self,
         argv: &[String],
         env: &[(&str, String)],
-        pipes: &Writers,
+        pipes: &ProgramPipes,
     ) -> Result<Child, TaskError> {
         let uid = self
             .user
@@ -160,6 +167,9 @@ impl TaskRunner {
             task_enter::command(&TaskExec { procs, uid, dir, shm: self.storage.shm() }, argv);
         command.envs(&self.run.env).envs([("HOME", &home), ("TMPDIR", &home)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));
+        if let Some(input) = &pipes.input {
+            command.stdin(input.try_clone()?);
+        }
         command.stdout(pipes.out.try_clone()?).stderr(pipes.err.try_clone()?);
         Ok(Command::from(command).spawn()?)
     }
@@ -169,10 +179,10 @@ impl TaskRunner {
     pub(super) fn pipes(
         &self,
         forwarders: &mut JoinSet<()>,
-    ) -> Result<(Writers, Receiver), TaskError> {
+    ) -> Result<(ProgramPipes, Receiver), TaskError> {
         let (out, err) = (std::io::pipe()?, std::io::pipe()?);
         self.forward(Stream::Err, reader(err.0)?, forwarders);
-        Ok((Writers { out: out.1, err: err.1 }, reader(out.0)?))
+        Ok((ProgramPipes { input: None, out: out.1, err: err.1 }, reader(out.0)?))
     }
 
     pub(super) fn forward(
@@ -191,45 +201,63 @@ impl TaskRunner {
         &self,
         count: u16,
         first: u32,
+        requests: Option<mpsc::Receiver<InputRequest>>,
         forwarders: &mut JoinSet<()>,
     ) -> Result<u8, TaskError> {
-        let (writers, out) = self.pipes(forwarders)?;
+        let (mut pipes, out) = self.pipes(forwarders)?;
         self.forward(Stream::Out, out, forwarders);
+        let input = match requests {
+            Some(requests) => {
+                let (reader, writer) = std::io::pipe()?;
+                pipes.input = Some(reader);
+                Some((requests, Sender::from_owned_fd(OwnedFd::from(writer))?))
+            }
+            None => None,
+        };
         let mut children = JoinSet::new();
         for local in 0..u32::from(count) {
             let env = [
                 ("MESHD_RANK", (first + local).to_string()),
                 ("MESHD_LOCAL_RANK", local.to_string()),
             ];
-            let mut child = self.spawn(&self.run.argv, &env, &writers)?;
+            let mut child = self.spawn(&self.run.argv, &env, &pipes)?;
             children.spawn(async move { child.wait().await });
         }
-        drop(writers);
+        drop(pipes);
         self.report_state(TaskNodeState::Running { launch: None }).await;
-        while let Some(ended) = children.join_next().await {
-            let ended =
-                ended.map_err(|error| TaskError(TaskFault::Prepare, error.to_string()))??;
-            if code(ended) != 0 {
-                return Ok(code(ended));
+        let feeding = async {
+            match input {
+                Some((requests, pipe)) => feed(requests, pipe).await,
+                None => Ok(()),
             }
+        };
+        tokio::select! {
+            code = first_failure(&mut children) => code,
+            Err(reason) = feeding => Err(TaskError(TaskFault::InputLost, reason)),
         }
-        Ok(0)
     }
 }
 
-pub(super) struct Writers {
+/// Waits for all processes; returns the exit code of the first that fails, else 0.
+async fn first_failure(children: &mut JoinSet<io::Result<ExitStatus>>) -> Result<u8, TaskError> {
+    while let Some(ended) = children.join_next().await {
+        let ended = ended.map_err(|error| TaskError(TaskFault::Prepare, error.to_string()))??;
+        if exit_code(ended) != 0 {
+            return Ok(exit_code(ended));
+        }
+    }
+    Ok(0)
+}
+
+/// The ends of the pipes that the programs of a task have.
+pub(super) struct ProgramPipes {
+    input: Option<PipeReader>,
     out: PipeWriter,
     err: PipeWriter,
 }
 
 fn reader(pipe: PipeReader) -> io::Result<Receiver> {
     Receiver::from_owned_fd(OwnedFd::from(pipe))
-}
-
-/// Exit code as in shells: 128 plus the signal number after a signal.
-pub(super) fn code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
-    u8::try_from(code).unwrap_or(255)
 }
 
 /// Waits for the release; returns false if the agent stops.

@@ -40,6 +40,13 @@ routes! {
             .query(&["session", "follow", "from"])
             .role(Role::Operator);
 
+    OPEN_NODE_SHELL: Get<Empty, 1> = Get::new(
+        "/v1/nodes/{node}/shell",
+        "Open a shell of a node as root: a WebSocket; binary frames are bytes, text frames are notes",
+    )
+    .query(&["rows", "columns", "terminal"])
+    .role(Role::Admin);
+
     APPROVE_NODE: Post<Object<Approve>, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/approve", Verb::Approve, "Approve a node");
     REJECT_NODE: Post<Empty, Object<NodeView>, 1> =

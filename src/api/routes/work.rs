@@ -51,6 +51,12 @@ routes! {
     GET_TASK: Get<Object<TaskView>, 1> = Get::new("/v1/tasks/{task}", "Show a task and its nodes");
     RUN_TASK: Post<Object<RunTask>, Object<TaskView>> =
         Post::new("/v1/tasks", Verb::TaskRun, "Run a program on nodes of a group, or on one node");
+    OPEN_TASK_INPUT: Get<Empty, 1> = Get::new(
+        "/v1/tasks/{task}/input",
+        "Connect the standard input of a task, for the caller that ordered it: a WebSocket; binary frames are bytes, \
+         the text frame {\"note\":\"end\"} ends them",
+    )
+    .role(Role::Operator);
     CANCEL_TASK: Post<Empty, Nullable<TaskView>, 1> =
         Post::new("/v1/tasks/{task}/cancel", Verb::TaskCancel, "Cancel a task: end its processes on all its nodes");
     GET_TASK_OUTPUT: Get<JsonLines<TaskOutput>, 1> =

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `actions` | actions of operations: sent, repeated at the next link, answered |
 //! | `checks` | readiness checks: requested, reported, compared with the approved units |
+//! | `consoles` | connections of users to programs on nodes: VM consoles, shells, input of tasks |
 //! | `heartbeat_deadlines` | nodes that fall silent become offline |
 //! | `recent_link` | nodes that were online a moment ago, and whether their reboot was announced |
 //! | `section_progress` | which entries of each section a link has sent, and which of them its node has taken |
@@ -13,6 +14,7 @@
 
 mod actions;
 mod checks;
+mod consoles;
 mod heartbeat_deadlines;
 mod recent_link;
 mod section_progress;
@@ -21,6 +23,7 @@ mod stale_checks;
 
 pub(crate) use checks::compare_units;
 pub use checks::doctor_report;
+pub use consoles::{ConnectError, ConsoleFrame, ConsoleInput, ConsoleSession, NodeConsole};
 pub use heartbeat_deadlines::WATCH_INTERVAL;
 pub(crate) use recent_link::{announce_end, withdraw_end};
 
@@ -30,6 +33,7 @@ use crate::{
     reported_work::ReportedWork,
 };
 use checks::PendingCheck;
+use consoles::Consoles;
 use heartbeat_deadlines::Timers;
 use meshd_model::fleet::{Certificate, LinkState};
 use meshd_proto::{ActionId, ActionOrder, DrainReport, FromCentral, Heartbeat, Section};
@@ -109,6 +113,7 @@ pub struct Links {
     env: Arc<Environment>,
     reported: Arc<ReportedWork>,
     inner: Leaf<LinksInner>,
+    consoles: Leaf<Consoles>,
     deadlines: Ordered<DEADLINES, Timers>,
     /// Wakes those who wait for the outcome of an action.
     answered: Arc<Notify>,
@@ -181,6 +186,7 @@ impl Links {
             env,
             reported,
             inner: Leaf::default(),
+            consoles: Leaf::default(),
             deadlines: Ordered::default(),
             answered: Arc::default(),
         }

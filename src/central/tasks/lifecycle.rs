@@ -31,6 +31,8 @@ pub struct TaskRequest {
     pub launcher: Option<Launcher>,
     pub user: TaskUser,
     pub timeout_s: Option<u64>,
+    /// The caller connects the standard input of the program.
+    pub has_input: bool,
     /// Program and arguments.
     pub argv: Vec<String>,
 }
@@ -45,7 +47,7 @@ impl Tasks {
         let site = self.env.site();
         let (group, candidates) =
             self.env.store.read(|model| candidates(model, &site, &request.target))?;
-        let TaskRequest { target, ranks_per_node, user, timeout_s, argv, .. } = request;
+        let TaskRequest { target, ranks_per_node, user, timeout_s, has_input, argv, .. } = request;
         if user == TaskUser::Root && !site.agent.root_tasks && failpoint::defends("root-tasks") {
             return Err(TaskError::RootForbidden);
         }
@@ -54,7 +56,8 @@ impl Tasks {
             .unwrap_or_else(|| self.env.store.read(|model| count_nodes(model, &candidates)));
         let launcher =
             request.launcher.unwrap_or_else(|| Launcher::default_for(nodes, ranks_per_node));
-        let spec = TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s };
+        let spec =
+            TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s, has_input };
         spec.check().map_err(TaskError::Spec)?;
         let (id, now) = (TaskId(self.env.random()), self.env.now());
         let committed = self.env.store.commit(|tx| {

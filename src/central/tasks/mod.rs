@@ -1,26 +1,32 @@
-//! Tasks: programs that run directly on the nodes of a group.
+//! Tasks: programs that run directly on the nodes of a group; and shells of nodes.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `error` | errors of orders about tasks |
+//! | `input` | connects a caller to the standard input of a task |
 //! | `lifecycle` | starts and cancels tasks, sends orders to nodes |
 //! | `node_loss` | fails a task whose node is lost, or whose time is over |
 //! | `node_selection` | selects the nodes of a task, or gives the reason against each |
 //! | `node_reports` | processes reports of nodes: state, release |
 //! | `output` | stores, reads and removes output |
+//! | `shell` | shells of nodes for administrators |
 
 mod error;
+mod input;
 mod lifecycle;
 mod node_loss;
 mod node_reports;
 mod node_selection;
 mod output;
+mod shell;
 
 pub use error::TaskError;
+pub use input::InputError;
 pub use lifecycle::TaskRequest;
 pub(crate) use lifecycle::{edit_task, entry_for, entry_of};
 pub(crate) use node_loss::mark_node_lost;
 pub use node_selection::TaskTarget;
+pub use shell::{ShellError, ShellLimits};
 
 use super::{environment::Environment, links::Links, locks::Leaf, reported_work::ReportedWork};
 use meshd_proto::task::Stream;

@@ -30,7 +30,7 @@ mod slots;
 mod lifecycle;
 mod volumes;
 
-pub use console_sessions::{ConsoleError, ConsoleFrame, ConsoleSession, NodeConsole};
+pub use console_sessions::ConsoleError;
 pub use error::VmError;
 pub(crate) use failover::{release_vms, remove_node_work};
 pub(crate) use lifecycle::vm_event;
@@ -45,19 +45,17 @@ pub use slots::{SlotError, SlotParts};
 pub use volumes::VolumeUseError;
 
 use super::{environment::Environment, links::Links, locks::Leaf, reported_work::ReportedWork};
-use console_sessions::Consoles;
 use meshd_types::Digest;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Maximum number of VMs of a site.
 pub const MAX_SITE_VMS: usize = 20_000;
 
-/// The VMs of the site: records, placement, consoles, files.
+/// The VMs of the site: records, placement, files.
 pub struct Vms {
     env: Arc<Environment>,
     links: Arc<Links>,
     reported: Arc<ReportedWork>,
-    consoles: Leaf<Consoles>,
     /// Read-locked while a VM with files is recorded; write-locked while a file is removed, or the
     /// list of files in use is shortened.
     volume_use: tokio::sync::RwLock<()>,
@@ -75,7 +73,6 @@ impl Vms {
             env,
             links,
             reported,
-            consoles: Leaf::default(),
             volume_use: tokio::sync::RwLock::default(),
             declared_volumes: Leaf::default(),
         }

@@ -50,9 +50,15 @@ impl Vms {
         self.reported.fetching.lock().get(&node)?.get(&uuid).cloned()
     }
 
-    /// Stores progress and addresses of the VMs that the node has on record.
+    /// Returns whether a guest has answered since its start; `None` if it is not asked.
+    pub fn guest_ready(&self, node: NodeId, uuid: SystemUuid) -> Option<bool> {
+        self.reported.ready.lock().get(&node)?.get(&uuid).copied()
+    }
+
+    /// Stores progress, addresses and readiness of the VMs that the node has on record.
     fn store_details(&self, node: NodeId, vms: &[VmReport]) {
-        let (mut fetching, mut addresses) = (BTreeMap::new(), BTreeMap::new());
+        let mut fetching = BTreeMap::new();
+        let (mut addresses, mut ready) = (BTreeMap::new(), BTreeMap::new());
         self.env.store.read(|model| {
             for report in vms {
                 let ReportRelation::Own(vm) = relation_of(model.vm(report.uuid), node) else {
@@ -63,6 +69,9 @@ impl Vms {
                         progress.obstacle.map(|why| why.chars().take(MAX_REASON).collect());
                     fetching.insert(report.uuid, progress);
                 }
+                if let Some(is_ready) = report.ready.filter(|_| vm.request.spec.ready.is_some()) {
+                    ready.insert(report.uuid, is_ready);
+                }
                 let is_own = |mac: &MacAddr| vm.nics().any(|nic| nic.mac == *mac);
                 let own = report.addresses.iter().filter(|(mac, _)| is_own(mac));
                 let own: BTreeMap<MacAddr, Ipv4Addr> =
@@ -72,7 +81,7 @@ impl Vms {
                 }
             }
         });
-        self.reported.set_details(node, fetching, addresses);
+        self.reported.set_details(node, fetching, addresses, ready);
     }
 
     /// Handles a report about VMs.

@@ -23,6 +23,9 @@ pub(crate) struct Exec {
     /// User ID from 1000 on, or root (role admin)
     #[arg(long, value_name = "UID|root", value_parser = user)]
     user: Option<TaskUser>,
+    /// Pass standard input on to the program
+    #[arg(long, short = 'i')]
+    stdin: bool,
     #[command(flatten)]
     raw: RawOutput,
     /// Program and arguments, without a shell
@@ -35,6 +38,12 @@ impl Exec {
     /// code other than 0. A signal or a closed output cancels the task.
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let nodes = self.nodes.paths(client).await?;
+        if self.stdin && nodes.len() > 1 {
+            return Err(Failure::new(
+                format!("cannot pass standard input to {} nodes: it can be read once", nodes.len()),
+                "name one node",
+            ));
+        }
         for node in &nodes {
             if nodes.len() > 1 {
                 message!("# {}", node.title);
@@ -48,6 +57,7 @@ impl Exec {
                 launcher: Some(Launcher::None),
                 user: self.user.unwrap_or_default(),
                 timeout_s: self.timeout.map(|limit| limit.as_secs()),
+                has_input: self.stdin,
             };
             run_attached(client, &order, OnInterrupt::Cancel, self.raw).await?;
         }

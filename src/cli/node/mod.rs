@@ -39,6 +39,7 @@ use super::{
     client::AdminClient,
     output::print::{Output, ago, bytes, fields, now, table, wrapped},
     profile::vars,
+    task::open_shell,
     wait,
 };
 use boots::timeline::timeline;
@@ -196,6 +197,11 @@ pub(super) enum Node {
     Release(Targets),
     /// Run a program on a free node and return its exit code
     Exec(exec::Exec),
+    /// Open a shell on a node as root (role admin)
+    Shell {
+        /// Node ID or name
+        node: Hostlist,
+    },
     /// Show kernel messages and system log of a boot
     Logs(logs::Logs),
     /// Show the stages of a node's boots with their times
@@ -216,6 +222,7 @@ impl Node {
         wait(async {
             match self {
                 Node::Exec(exec) => exec.run(&client).await,
+                Node::Shell { node } => open_shell(&client, &one_node(&client, &node).await?).await,
                 Node::List(list) => list.run(&client).await,
                 Node::Show { nodes, output } => {
                     let get = async |node: &str| client.get(api::GET_NODE.path([&node])).await;

@@ -7,6 +7,7 @@
 //! | `given_options` | commands in messages, with the options of the caller |
 //! | `text_filter` | filter of foreign text that arrives in pieces |
 //! | `file` | files that a command writes |
+//! | `keyboard` | keys of the terminal, or bytes of a pipe, for a program elsewhere |
 //! | `print` | one value as a table, JSON or YAML |
 //! | `list` | options of commands that list things |
 //! | `progress` | progress of builds |
@@ -20,6 +21,7 @@ pub(crate) mod clean;
 pub(crate) mod failure;
 pub(crate) mod file;
 pub(crate) mod given_options;
+pub(crate) mod keyboard;
 pub(crate) mod list;
 pub(crate) mod print;
 pub(crate) mod progress;

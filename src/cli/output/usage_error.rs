@@ -11,7 +11,7 @@ use meshd_types::one_line;
 use std::{ffi::OsString, process::ExitCode};
 
 /// Verbs of other programs, each with the verbs of the same meaning here.
-const SYNONYMS: [(&[&str], &[&str]); 9] = [
+const SYNONYMS: [(&[&str], &[&str]); 10] = [
     (&["delete", "remove", "rm", "del", "destroy", "erase"], &["delete", "remove"]),
     (&["ls", "get", "status"], &["list", "show"]),
     (&["describe", "inspect", "info", "get", "status"], &["show"]),
@@ -20,7 +20,8 @@ const SYNONYMS: [(&[&str], &[&str]); 9] = [
     (&["shutdown", "poweroff", "kill"], &["stop", "cancel"]),
     (&["cordon"], &["drain"]),
     (&["uncordon"], &["resume"]),
-    (&["ssh", "run", "sh"], &["exec"]),
+    (&["ssh", "sh", "login"], &["shell"]),
+    (&["run"], &["exec"]),
 ];
 
 /// Prints help, a version or an error. Help that cannot be written is an error.

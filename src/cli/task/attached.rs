@@ -1,6 +1,7 @@
 //! A task whose output the command prints until it ends. A signal, or an output that accepts
-//! nothing, cancels the task or leaves it alone.
+//! nothing, cancels the task or leaves it alone. Standard input is refused unless the task has one.
 
+use super::input::send_input;
 use crate::cli::{
     Failure,
     client::{AdminClient, NodeNames},
@@ -37,10 +38,10 @@ pub(in crate::cli) enum OnInterrupt {
 }
 
 /// Signals that end a command: Ctrl-C, a closed terminal, `kill`.
-struct Interrupts([(u8, Signal); 3]);
+pub(super) struct Interrupts([(u8, Signal); 3]);
 
 impl Interrupts {
-    fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, Failure> {
         let of = |number, kind| signal(kind).map(|signal| (number, signal));
         let all = (|| -> io::Result<_> {
             Ok([
@@ -56,7 +57,7 @@ impl Interrupts {
     }
 
     /// Returns the exit code for the next signal.
-    async fn next(&mut self) -> u8 {
+    pub(super) async fn next(&mut self) -> u8 {
         let [(first, a), (second, b), (third, c)] = &mut self.0;
         let number = tokio::select! {
             _ = a.recv() => first,
@@ -77,10 +78,10 @@ pub(in crate::cli) async fn run_attached(
     // From here on a signal waits until the task has an ID: a task that nobody knows of could not
     // be cancelled.
     let mut interrupts = Interrupts::new()?;
-    if has_input() {
+    if has_unused_input(order) {
         return Err(Failure::new(
-            "standard input has data, but a task has no standard input",
-            "give the data as arguments or files; in a loop that reads its standard input, add `< /dev/null`",
+            "standard input has data, but the task has no standard input",
+            "pass it on by `node exec --stdin`; in a loop that reads its standard input, add `< /dev/null`",
         ));
     }
     let names = client.node_names().await;
@@ -88,17 +89,24 @@ pub(in crate::cli) async fn run_attached(
     let nodes: Vec<String> = task.nodes.iter().map(|node| names.label(node.node)).collect();
     message!("task {} on {}", task.id, nodes.join(", "));
     let mut output = TaskStream::new(task.id, raw);
+    let input = async {
+        match order.has_input {
+            true => send_input(client, task.id).await,
+            false => std::future::pending().await,
+        }
+    };
     let interruption = tokio::select! {
         ended = output.follow_output(client) => match ended {
             Err(failure) if failure.is_of_output() => failure,
             ended => {
                 output.output.end();
-                if has_input() {
-                    message!("meshd: the data at standard input was not passed on: a task has no standard input");
+                if has_unused_input(order) {
+                    message!("meshd: the data at standard input was not passed on\n  hint: `node exec --stdin` passes it on");
                 }
                 return exit_result(&ended?, &names);
             }
         },
+        Err(failure) = input => failure,
         code = interrupts.next() => Failure::of_program(code),
     };
     end_or_leave(client, task.id, on_interrupt, &mut interrupts).await;
@@ -142,10 +150,13 @@ async fn end_or_leave(
     }
 }
 
-/// Returns true if standard input has data: a file or a pipe, but no terminal.
-fn has_input() -> bool {
+/// Returns true if the task has no standard input, and that of the command has data: a file or a
+/// pipe, but no terminal.
+fn has_unused_input(order: &RunTask) -> bool {
     let input = io::stdin();
-    !input.is_terminal() && rustix::io::ioctl_fionread(&input).is_ok_and(|bytes| bytes > 0)
+    !order.has_input
+        && !input.is_terminal()
+        && rustix::io::ioctl_fionread(&input).is_ok_and(|bytes| bytes > 0)
 }
 
 /// The output of a task, printed from its beginning.

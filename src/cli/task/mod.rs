@@ -2,11 +2,16 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `attached` | a task whose output the command prints until it ends: signals, a closed output, standard input |
+//! | `attached` | a task whose output the command prints until it ends: signals, a closed output |
+//! | `input` | standard input of the command as that of a task |
+//! | `shell` | `meshd node shell`: the user's terminal as that of a shell on a node |
 
 mod attached;
+mod input;
+mod shell;
 
 pub(super) use attached::{OnInterrupt, run_attached};
+pub(super) use shell::open_shell;
 
 use super::{
     Context, Failure,
@@ -163,6 +168,7 @@ impl RunCommand {
             launcher,
             user: self.user.unwrap_or_default(),
             timeout_s: self.timeout.map(|limit| limit.as_secs()),
+            has_input: false,
         };
         if self.detach {
             let task = wait(client.post(api::RUN_TASK.path([]), &order))?;

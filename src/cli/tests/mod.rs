@@ -64,7 +64,7 @@ fn unknown_verb_suggests_one_of_the_same_meaning() {
         ("meshd --reason x task ls", Some("list")),
         ("meshd nodes", Some("node")),
         ("meshd node cordon n1", Some("drain")),
-        ("meshd node ssh n1", Some("exec")),
+        ("meshd node ssh n1", Some("shell")),
     ] {
         let words: Vec<std::ffi::OsString> = line.split(' ').map(Into::into).collect();
         let typed = line

@@ -5,44 +5,25 @@ use crate::cli::{
     client::AdminClient,
     output::{
         clean::clean,
+        keyboard::{Input, Keyboard, read_keyboard},
         writer::{ForeignOutput, RawOutput, write_message},
     },
 };
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use meshd_api::routes as api;
 use meshd_lab::RawTerminal;
-use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
+use meshd_proto::vm::ConsoleNote;
 use std::{
-    io::{IsTerminal as _, Read as _, stdin},
-    thread,
+    io::{IsTerminal as _, stdin},
     time::Duration,
 };
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-/// Ctrl-], as in telnet, leaves the console. All other input goes to the guest.
-const LEAVE: u8 = 0x1d;
-/// Maximum number of queued pieces of input.
-const TYPED: usize = 1024;
 /// Time to send earlier input after Ctrl-], at a terminal.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Time to send earlier input from a pipe: a script expects all input to arrive.
 const DRAIN_TIME_PIPED: Duration = Duration::from_secs(60);
-
-enum Input {
-    Bytes(Vec<u8>),
-    Leave,
-}
-
-/// Keyboard input in order, and a signal that overtakes queued input.
-struct Keyboard {
-    typed: mpsc::Receiver<Input>,
-    /// Sent when Ctrl-] is read, even if earlier input is still queued.
-    leaves: oneshot::Receiver<()>,
-}
 
 /// The path of a console in the API, and its VM or node.
 pub(crate) struct ConsolePath<'t> {
@@ -174,46 +155,9 @@ fn note_text(note: &ConsoleNote) -> String {
         }
         ConsoleNote::InputQueued => "[meshd: the guest does not read: input is queued]".to_owned(),
         ConsoleNote::Ended { reason } => format!("[meshd: {}]", clean(reason)),
-    }
-}
-
-/// Reads the keyboard or a pipe. The thread waits for input until the program ends.
-fn read_keyboard() -> Keyboard {
-    let (send, typed) = mpsc::channel(TYPED);
-    let (leave, leaves) = oneshot::channel();
-    thread::spawn(move || {
-        let mut bytes = vec![0; MAX_PIECE];
-        while let Ok(length @ 1..) = stdin().lock().read(&mut bytes) {
-            let (before, is_last) = split(&bytes[..length]);
-            if !before.is_empty() && send.blocking_send(Input::Bytes(before.to_vec())).is_err() {
-                return;
-            }
-            if is_last {
-                // The console may have ended.
-                let _ = leave.send(());
-                let _ = send.blocking_send(Input::Leave);
-                return;
-            }
+        ConsoleNote::Exited { code } => format!("[meshd: exit code {code}]"),
+        ConsoleNote::EndsSoon { seconds, reason } => {
+            format!("[meshd: the console ends in {seconds} s: {}]", clean(reason))
         }
-    });
-    Keyboard { typed, leaves }
-}
-
-/// Splits input at Ctrl-]. Returns true if the input contains Ctrl-].
-fn split(typed: &[u8]) -> (&[u8], bool) {
-    match typed.iter().position(|key| *key == LEAVE) {
-        Some(at) => (&typed[..at], true),
-        None => (typed, false),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn console_input_stops_at_escape_key() {
-        assert_eq!(split(b"ls\x03\r"), (b"ls\x03\r".as_slice(), false));
-        assert_eq!(split(b"ls\r\x1dnot this"), (b"ls\r".as_slice(), true));
     }
 }

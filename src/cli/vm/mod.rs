@@ -129,6 +129,7 @@ impl Vm {
                 Vm::Create { file, node, start, force, wait, output } => {
                     let client = client.with_force(force);
                     let vm = meshd_config::vm::parse(&meshd_config::vm::read_file(&file)?, &file)?;
+                    wait.check(vm.name.as_str(), vm.ready.is_some())?;
                     let mut vm =
                         client.post(api::CREATE_VM.path([]), &CreateVm { vm, node, start }).await?;
                     if start && wait.is_requested() {
@@ -205,6 +206,10 @@ async fn order(
     wait: Wait,
     until: Until,
 ) -> Result<(), Failure> {
+    if wait.is_requested() && until == Until::Running {
+        let vm = client.get(api::GET_VM.path([&vm])).await?;
+        wait.check(vm.name.as_str(), vm.ready_check.is_some())?;
+    }
     let vm = client.post(route.path([&vm]), &()).await?;
     let names = client.node_names().await;
     let node = vm
@@ -244,6 +249,12 @@ fn numa(vm: &VmView) -> String {
     bound.into_iter().chain(words).collect::<Vec<_>>().join(", ")
 }
 
+/// Returns whether the guest is ready, and by what it is known.
+fn readiness(vm: &VmView) -> String {
+    let state = if vm.ready == Some(true) { "yes" } else { "not yet" };
+    vm.ready_check.map_or_else(String::new, |check| format!("{state} ({check})"))
+}
+
 fn show(vm: &VmView, names: &NodeNames) -> String {
     let desired_state =
         vm.desired_state.as_ref().map_or_else(|| "it is not on record".to_owned(), word);
@@ -274,6 +285,7 @@ fn show(vm: &VmView, names: &NodeNames) -> String {
         ("desired state", desired_state),
         ("node", names.maybe_label(vm.node)),
         ("fetching", fetching.unwrap_or_default()),
+        ("ready", readiness(vm)),
         ("obstacle", vm.obstacle.clone().unwrap_or_default()),
         ("failure", failure.unwrap_or_default()),
         ("restarts", vm.restarts.to_string()),

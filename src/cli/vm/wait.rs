@@ -22,19 +22,39 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 /// state.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Wait {
-    /// Wait for the result, for TIME at most
-    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10m", value_parser = limit)]
-    wait: Option<Duration>,
+    /// Wait for the result or the guest, for TIME at most
+    #[arg(long, value_name = "[ready,]TIME", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_LIMIT, value_parser = awaited)]
+    wait: Option<Awaited>,
 }
 
-fn limit(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "write a whole number and one of s, m, h, d: 10m".to_owned())
+/// Time limit if the user gives none.
+const DEFAULT_LIMIT: &str = "10m";
+
+/// The value of `--wait`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Awaited {
+    limit: Duration,
+    /// Wait until the guest of a started VM is ready.
+    ready: bool,
+}
+
+fn awaited(text: &str) -> Result<Awaited, String> {
+    let (ready, time) = match text.split_once(',') {
+        Some(("ready", time)) => (true, time),
+        _ if text == "ready" => (true, DEFAULT_LIMIT),
+        _ => (false, text),
+    };
+    let limit = parse_duration(time);
+    let hint = "write ready, or a whole number and one of s, m, h, d: 10m; or both: ready,10m";
+    limit.map(|limit| Awaited { limit, ready }).ok_or_else(|| hint.to_owned())
 }
 
 /// State for which a command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     Running,
+    /// The VM runs, and its guest has answered.
+    Ready,
     Off,
     /// The VM has no record.
     Gone,
@@ -54,6 +74,15 @@ impl Wait {
         self.wait.is_some()
     }
 
+    /// Refuses to wait for a guest that nobody asks. `is_asked`: the VM has a readiness check.
+    pub(crate) fn check(self, name: &str, is_asked: bool) -> Result<(), Failure> {
+        if is_asked || !self.wait.is_some_and(|awaited| awaited.ready) {
+            return Ok(());
+        }
+        let message = format!("cannot wait until {name} is ready: it has no readiness check");
+        Err(Failure::new(message, "write ready = \"ssh\" into its VM file"))
+    }
+
     /// Waits if `--wait` is present.
     pub(crate) async fn wait(
         self,
@@ -61,7 +90,11 @@ impl Wait {
         vm: &VmView,
         until: Until,
     ) -> Result<(), Failure> {
-        let Some(limit) = self.wait else { return Ok(()) };
+        let Some(Awaited { limit, ready }) = self.wait else { return Ok(()) };
+        let until = match until {
+            Until::Running if ready => Until::Ready,
+            until => until,
+        };
         let (uuid, name, started) = (vm.uuid, &vm.name, Instant::now());
         let (mut last_response, mut printed) = (started, String::new());
         loop {
@@ -114,11 +147,17 @@ fn progress(all: &[VmView], uuid: SystemUuid, until: Until) -> Progress {
         {
             Progress::Done
         }
+        (Until::Ready, VmPhase::Running) if vm.settled && vm.ready == Some(true) => Progress::Done,
+        (Until::Ready, VmPhase::Running) if vm.settled => {
+            Progress::Pending("running, and not ready yet".to_owned())
+        }
         (Until::Off, VmPhase::Unplaced) => Progress::Done,
-        (Until::Running, VmPhase::Failed | VmPhase::Stopped | VmPhase::Paused) if vm.settled => {
+        (Until::Running | Until::Ready, VmPhase::Failed | VmPhase::Stopped | VmPhase::Paused)
+            if vm.settled =>
+        {
             Progress::Failed(failure_text(vm))
         }
-        (Until::Running, VmPhase::Unplaced) => Progress::Failed(failure_text(vm)),
+        (Until::Running | Until::Ready, VmPhase::Unplaced) => Progress::Failed(failure_text(vm)),
         (Until::Gone, VmPhase::ReleaseBlocked) => Progress::Failed(failure_text(vm)),
         _ => Progress::Pending(state_text(vm)),
     }
@@ -174,6 +213,31 @@ mod tests {
             Progress::Failed("unplaced, crashed: it is gone".to_owned())
         );
         assert_eq!(at("waiting", true, Until::Running), Progress::Pending("waiting".to_owned()));
+    }
+
+    #[test]
+    fn wait_for_ready_guest_ends_when_it_has_answered() {
+        let ten = Duration::from_secs(600);
+        for (text, ready, limit) in
+            [("ready", true, ten), ("ready,5s", true, ten / 120), ("10m", false, ten)]
+        {
+            assert_eq!(awaited(text), Ok(Awaited { limit, ready }));
+        }
+        for text in ["", "ready,", "ready;5s", "Ready", "5s,ready"] {
+            assert!(awaited(text).is_err(), "{text}");
+        }
+        let mut guest = vm("running", true);
+        for (ready, is_done) in [(None, false), (Some(false), false), (Some(true), true)] {
+            guest.ready = ready;
+            let progress = progress(std::slice::from_ref(&guest), guest.uuid, Until::Ready);
+            assert_eq!(progress == Progress::Done, is_done, "{ready:?} {progress:?}");
+        }
+        guest.settled = false;
+        let progress = progress(std::slice::from_ref(&guest), guest.uuid, Until::Ready);
+        assert_ne!(progress, Progress::Done, "the answer may be of an earlier start");
+        assert!(matches!(at("failed", true, Until::Ready), Progress::Failed(_)));
+        let wait = Wait { wait: awaited("ready").ok() };
+        assert!(wait.check("one", false).is_err() && wait.check("one", true).is_ok());
     }
 
     #[test]

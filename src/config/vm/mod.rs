@@ -108,6 +108,7 @@ fn read(document: &Document) -> NewVm {
         volumes: Vec::new(),
         nics: Vec::new(),
         cloud_init: cloud_init.as_ref().and_then(seed),
+        ready: root.parsed("ready").map(|check| check.value),
     };
     let mut volumes = Vec::new();
     for table in root.tables("volume") {

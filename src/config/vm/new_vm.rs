@@ -7,7 +7,7 @@ use super::{
 use crate::{MacPrefix, suggest, vm::derived_mac};
 use meshd_proto::{
     InterfaceName,
-    vm::{CloudInit, Firmware, Nic, SpecFault, VmSpec, Volume},
+    vm::{CloudInit, Firmware, Nic, ReadyCheck, SpecFault, VmSpec, Volume},
 };
 use meshd_types::{MacAddr, SystemUuid, TemplateName, VmName};
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,9 @@ pub struct NewVm {
     pub nics: Vec<NewNic>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud_init: Option<CloudInit>,
+    /// When the guest is ready; its node asks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<ReadyCheck>,
 }
 
 /// A NIC of a new VM; see [`Nic`].
@@ -147,6 +150,7 @@ impl NewVm {
             volumes: self.volumes,
             nics: self.nics.into_iter().enumerate().map(nic).collect(),
             cloud_init: self.cloud_init,
+            ready: self.ready,
             units: self.units.addresses(),
             ..settings.spec(self.name, uuid)
         };

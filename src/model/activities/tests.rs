@@ -249,6 +249,7 @@ fn task_is_listed_until_it_ended_and_holds_no_node() {
         launcher: Launcher::None,
         user: TaskUser::Default,
         timeout_s: None,
+        has_input: false,
     };
     let mut one = Task::claim(TaskId([1; 4]), spec, "uid:0".to_owned(), vec![member], at(4));
     let found = task(&one).expect("a new task");

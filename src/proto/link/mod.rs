@@ -17,6 +17,7 @@
 //!          Report ──────────────▶            reported state: one section, at each change; all sections after each welcome
 //!          Output ──────────────▶            a piece of the output of a task
 //!          ◀───────── OutputStored           the piece is stored: the next one may follow
+//!          ◀──── Console, Shell, TaskInput    open a connection of its own for the bytes of a user
 //!          Goodbye ─────────────▶            the agent stops, because the node shuts down or reboots
 //! ```
 //! Liveness probes are WebSocket pings, answered by the protocol itself.
@@ -38,7 +39,8 @@ pub use node_spec::{NodeReport, NodeSpec, Section, SectionReport, SpecEntry};
 use super::{
     CheckReport, EnrolResponse, Facts,
     log::{LogPiece, LogStored},
-    task::{Output, OutputStored},
+    shell::ShellOrder,
+    task::{InputOrder, Output, OutputStored},
     vm::ConsoleOrder,
 };
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
@@ -97,6 +99,10 @@ pub enum FromCentral {
     Spec(NodeSpec),
     /// Connect a user to the console of a VM.
     Console(ConsoleOrder),
+    /// Connect a user to a new shell of the node.
+    Shell(ShellOrder),
+    /// Connect a user to the standard input of a task.
+    TaskInput(InputOrder),
     /// Run the readiness checks now, and report them even if nothing changed.
     Check {
         /// ID of the request, repeated in [`CheckReport::request_id`].

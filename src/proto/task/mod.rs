@@ -20,6 +20,7 @@ mod output;
 pub use hydra::{HydraLaunch, HydraLaunchError};
 pub use output::{MAX_PIECE, Output, OutputStored, Piece, Stream};
 
+use crate::vm::ConsoleId;
 use meshd_types::{ParseError, TaskId};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -66,6 +67,17 @@ pub struct TaskRun {
     pub env: BTreeMap<String, String>,
     pub user: TaskUser,
     pub role: TaskRole,
+    /// The program reads the standard input of an operator, see [`InputOrder`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_input: bool,
+}
+
+/// Connects an operator to the standard input of a task: opens [`crate::CONSOLE_PATH`]/ID. The
+/// bytes follow in binary frames, up to [`crate::shell::InputNote::End`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputOrder {
+    pub console: ConsoleId,
+    pub task: TaskId,
 }
 
 /// The user of a task's processes.
@@ -182,6 +194,8 @@ pub enum TaskFault {
     Prepare,
     /// The agent restarted; it killed the remaining processes.
     AgentRestarted,
+    /// The connection with the standard input broke off before its end.
+    InputLost,
 }
 
 serialised_name!(TaskFault);

@@ -1,7 +1,7 @@
 //! Limits and consistency rules of a VM specification, checked by the central node and by the
 //! agent.
 
-use super::{Firmware, MachineType, RestartPolicy, VmSpec, VolumeSource};
+use super::{Firmware, MachineType, Nic, RestartPolicy, VmSpec, VolumeSource};
 use std::{collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive};
 
 /// More than 288 CPUs need a chipset that QEMU 7.2 does not have.
@@ -160,6 +160,11 @@ impl VmSpec {
     }
 
     fn nic_faults(&self, faults: &mut Faults) {
+        let is_private = |nic: &Nic| nic.network().is_some_and(|network| network.is_private());
+        if self.ready.is_some() && !self.nics.iter().any(is_private) {
+            let hint = "add a NIC with bridge = \"mesh-nat0\", or remove ready";
+            faults.add("ready", "the node reaches guests only in its private network", hint);
+        }
         faults.count("nic", "NICs", self.nics.len(), MAX_NICS);
         faults.duplicates("nic", ".mac", self.nics.iter().map(|nic| nic.mac));
         let mut addresses = BTreeSet::new();

@@ -1,5 +1,6 @@
 //! A VM console between node and operator. The node opens a separate WebSocket on request, so that
 //! guest output cannot block the link. Binary frames are bytes; text frames are a [`ConsoleNote`].
+//! Shells and the input of tasks use such a connection, too.
 
 use meshd_types::SystemUuid;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,15 @@ pub enum ConsoleNote {
     /// The guest does not read; input is queued.
     InputQueued,
     Ended {
+        reason: String,
+    },
+    /// The program ended, with this exit code.
+    Exited {
+        code: u8,
+    },
+    /// The connection ends soon.
+    EndsSoon {
+        seconds: u64,
         reason: String,
     },
 }

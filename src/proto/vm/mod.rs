@@ -9,6 +9,7 @@
 //! | `hosting` | capabilities of a node for VMs |
 //! | `memory` | memory that VMs take from their node |
 //! | `qcow2` | parses the header of a qcow2 image (QEMU's docs/interop/qcow2.txt) to decide whether the image may be used |
+//! | `ready` | when a guest is ready |
 //! | `size` | sizes of memory and disks: `512M`, `64G` |
 //! | `spec` | the specification of a VM |
 //! | `state` | state and failure of a VM, as its node reports them |
@@ -20,6 +21,7 @@ mod disk;
 mod hosting;
 mod memory;
 pub mod qcow2;
+mod ready;
 mod size;
 mod spec;
 mod state;
@@ -30,6 +32,7 @@ pub use desired_state::{MAX_VMS, ReleasedDisk, SlotDisk, VmEntry, VmTarget, VmUp
 pub use disk::{OnRelease, RawDisk};
 pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};
+pub use ready::ReadyCheck;
 pub use size::ByteSize;
 pub use spec::{
     CloudInit, CpuModel, Firmware, MachineType, Nic, RestartPolicy, RestartWhen, VmSpec, Volume,

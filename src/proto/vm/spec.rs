@@ -1,6 +1,6 @@
 //! The specification of a VM. Each field is valid by type; [`VmSpec::faults`] checks the rest.
 
-use super::{ByteSize, OnRelease, RawDisk};
+use super::{ByteSize, OnRelease, RawDisk, ReadyCheck};
 use crate::{
     disk::DiskIdentity,
     network::{InterfaceName, NetworkName},
@@ -53,6 +53,9 @@ pub struct VmSpec {
     /// Permits emulation without KVM, which is 10 to 30 times slower.
     #[serde(default)]
     pub allow_tcg: bool,
+    /// When the guest is ready; not asked if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<ReadyCheck>,
 }
 
 impl VmSpec {
@@ -88,6 +91,7 @@ impl VmSpec {
             units: Vec::new(),
             restart: RestartPolicy::default(),
             allow_tcg: false,
+            ready: None,
         }
     }
 }

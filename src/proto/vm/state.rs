@@ -123,6 +123,9 @@ pub struct VmReport {
     /// Addresses of its NICs in the private network of the node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub addresses: BTreeMap<MacAddr, Ipv4Addr>,
+    /// Whether the guest has answered since its start; `None` if it is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<bool>,
     /// Disks of the node that the VM owns, by volume.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub disks: BTreeMap<VolumeName, DiskUse>,
@@ -143,6 +146,7 @@ impl VmReport {
             start: None,
             fetching: None,
             addresses: BTreeMap::new(),
+            ready: None,
             disks: BTreeMap::new(),
             contents: BTreeMap::new(),
         }

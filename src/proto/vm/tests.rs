@@ -29,6 +29,15 @@ fn keys(spec: &VmSpec) -> Vec<String> {
 }
 
 #[test]
+fn readiness_check_needs_a_nic_in_the_private_network() {
+    let ready = "ssh".parse().ok();
+    let with = |bridge| VmSpec { ready, nics: vec![nic(None, Some(bridge))], ..spec() };
+    assert_eq!(keys(&VmSpec { ready, ..spec() }), ["ready"]);
+    assert_eq!(keys(&with("br0")), ["ready"]);
+    assert_eq!(keys(&with("mesh-nat0")), [""; 0]);
+}
+
+#[test]
 fn minimal_vm_spec_is_valid_with_options_off() {
     let spec = spec();
     assert_eq!(spec.faults(), []);

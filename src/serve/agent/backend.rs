@@ -214,7 +214,7 @@ impl AgentBackend for Arc<Central> {
     }
 
     fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {
-        self.vms.accept_console(peer, console)
+        self.links.accept_console(peer, console)
     }
 
     async fn link_message(

@@ -1,4 +1,4 @@
-//! Relays a VM console between node and operator. Input and output have separate flow control.
+//! Relays a console between node and user: of a VM, of a shell, or the input of a task. Input and output have separate flow control.
 
 use axum::extract::ws::{Message, WebSocket};
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
 };
-use meshd_central::{ConsoleFrame, NodeConsole};
+use meshd_central::{ConsoleFrame, ConsoleInput, NodeConsole};
 use meshd_proto::vm::ConsoleNote;
 use std::time::Duration;
 use tokio::{
@@ -65,11 +65,17 @@ async fn show(mut incoming: SplitStream<WebSocket>, output: &mpsc::Sender<Consol
     }
 }
 
-async fn type_in(mut out: SplitSink<WebSocket, Message>, mut input: mpsc::Receiver<Bytes>) {
+async fn type_in(mut out: SplitSink<WebSocket, Message>, mut input: mpsc::Receiver<ConsoleInput>) {
     let mut pings = interval(PING);
     loop {
         let message = tokio::select! {
-            input = input.recv() => input.map_or(Message::Close(None), Message::Binary),
+            input = input.recv() => match input {
+                None => Message::Close(None),
+                Some(ConsoleInput::Bytes(bytes)) => Message::Binary(bytes),
+                Some(ConsoleInput::Note(note)) => {
+                    Message::Text(serde_json::to_string(&note).unwrap_or_default().into())
+                }
+            },
             _ = pings.tick() => Message::Ping(Bytes::new()),
         };
         let is_last = matches!(message, Message::Close(_));

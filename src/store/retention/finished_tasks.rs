@@ -36,6 +36,7 @@ mod tests {
             launcher: Launcher::None,
             user: Default::default(),
             timeout_s: None,
+            has_input: false,
         };
         let id = id(number);
         let mut task = Task::claim(id, spec, "uid:0".to_owned(), Vec::new(), created_at);

@@ -1,4 +1,4 @@
-// The console of a VM: shows the next screen as soon as there is one, and posts what is typed.
+// The console of a VM, or the shell of a node: shows the next screen as soon as there is one, and posts what is typed.
 "use strict";
 
 const terminal = document.getElementById("terminal");
@@ -48,7 +48,7 @@ async function type(text) {
       }
     } catch (error) {
       waiting = "";
-      state.textContent = "What was typed last did not arrive. Is the VM running?";
+      state.textContent = "What was typed last did not arrive. Does it run?";
     }
   }
   isSending = false;

@@ -1,8 +1,9 @@
-//! Interactive consoles of VMs. A terminal emulator on the central node keeps the screen, so a page
+//! Interactive consoles of VMs, and shells of nodes. A terminal emulator on the central node keeps the screen, so a page
 //! that opens late shows the screen at once.
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `console_target` | what a console is connected to |
 //! | `terminal_screen` | the screen of an emulated terminal as HTML |
 //! | `open_consoles` | open consoles by session and VM |
 //! | `repeat_filter` | bounds the counts of a control sequence that is expensive to emulate |
@@ -10,10 +11,12 @@
 //! A console is one WebSocket of the admin API, opened on behalf of the user. The browser polls the
 //! screen and posts the user's input.
 
+mod console_target;
 mod open_consoles;
 mod repeat_filter;
 mod terminal_screen;
 
+pub(crate) use console_target::ConsoleTarget;
 pub(crate) use open_consoles::{Console, Consoles};
 
 use axum::http::{Extensions, Request};

@@ -1,6 +1,6 @@
-//! Open consoles by session and VM.
+//! Open consoles by session and target.
 
-use super::{repeat_filter::RepeatFilter, terminal_screen};
+use super::{console_target::ConsoleTarget, repeat_filter::RepeatFilter, terminal_screen};
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
 use maud::Markup;
@@ -20,6 +20,8 @@ use tokio_tungstenite::tungstenite::Message;
 const MAX_CONSOLES: usize = 64;
 /// A console closes after this time without a poll by a page.
 const IDLE_TIME: Duration = Duration::from_secs(90);
+/// The same for a shell, whose programs end with it: a hidden page does not poll.
+const SHELL_IDLE_TIME: Duration = Duration::from_secs(15 * 60);
 /// Interval between two checks for idle consoles.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// Maximum number of input pieces that wait for the guest.
@@ -28,8 +30,8 @@ const MAX_WAITING: usize = 64;
 /// and other tasks of the thread run.
 const SLICE: usize = 1024;
 
-/// Session, and the VM's name or UUID as given by the page.
-type Key = (Digest, String);
+/// Session and target.
+type Key = (Digest, ConsoleTarget);
 
 /// Filter and emulator for the output of a guest.
 struct Terminal {
@@ -44,6 +46,7 @@ pub(crate) struct Console {
     typed: mpsc::Sender<Bytes>,
     /// Time of the last poll by a page.
     used: Mutex<Instant>,
+    idle_time: Duration,
     /// Reason why the console ended.
     ended: Mutex<Option<String>>,
 }
@@ -53,13 +56,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Console {
-    fn new(now: Instant) -> (Self, mpsc::Receiver<Bytes>) {
+    fn new(target: &ConsoleTarget, now: Instant) -> (Self, mpsc::Receiver<Bytes>) {
         let (typed, input) = mpsc::channel(MAX_WAITING);
         let (rows, columns) = terminal_screen::SIZE;
         let emulator = vt100::Parser::new(rows, columns, 0);
         let terminal = Mutex::new(Terminal { filter: RepeatFilter::default(), emulator });
         let (version, used, ended) = (watch::Sender::new(1), Mutex::new(now), Mutex::default());
-        (Console { terminal, version, typed, used, ended }, input)
+        let idle_time = match target {
+            ConsoleTarget::Vm(_) => IDLE_TIME,
+            ConsoleTarget::Node(_) => SHELL_IDLE_TIME,
+        };
+        (Console { terminal, version, typed, used, idle_time, ended }, input)
     }
 
     /// Returns the number of the current screen, its HTML, and the reason if the console ended.
@@ -107,7 +114,7 @@ impl Console {
     }
 
     fn is_idle(&self, now: Instant) -> bool {
-        now.duration_since(*lock(&self.used)) >= IDLE_TIME
+        now.duration_since(*lock(&self.used)) >= self.idle_time
     }
 
     fn is_open(&self) -> bool {
@@ -149,7 +156,8 @@ impl Console {
         }
     }
 
-    /// Resolves when this console has been ended, or when no page has polled it for [`IDLE_TIME`].
+    /// Resolves when this console has been ended, or when no page has polled it for its
+    /// idle time.
     async fn over(&self, now: fn() -> Instant) -> String {
         let mut checks = tokio::time::interval(CHECK_INTERVAL);
         let mut versions = self.version.subscribe();
@@ -164,8 +172,18 @@ impl Console {
     }
 
     async fn note(&self, text: &str) {
-        if let Ok(ConsoleNote::Lost { bytes }) = serde_json::from_str(text) {
-            self.show(format!("\r\n[{bytes} bytes are missing]\r\n").as_bytes()).await;
+        match serde_json::from_str(text) {
+            Ok(ConsoleNote::Lost { bytes }) => {
+                self.show(format!("\r\n[{bytes} bytes are missing]\r\n").as_bytes()).await;
+            }
+            Ok(ConsoleNote::EndsSoon { seconds, .. }) => {
+                let note = format!("\r\n[ends in {seconds} s without input]\r\n");
+                self.show(note.as_bytes()).await;
+            }
+            // The close frame follows; the first reason counts.
+            Ok(ConsoleNote::Ended { reason }) => self.end(&reason),
+            Ok(ConsoleNote::Exited { code }) => self.end(&format!("exit code {code}")),
+            Ok(ConsoleNote::InputQueued) | Err(_) => {}
         }
     }
 }
@@ -175,21 +193,27 @@ pub(crate) struct Consoles(Arc<Mutex<BTreeMap<Key, Arc<Console>>>>);
 
 impl Consoles {
     /// Returns the open console of a session.
-    pub(crate) fn find(&self, session: Digest, vm: &str, now: Instant) -> Option<Arc<Console>> {
-        let console = lock(&self.0).get(&(session, vm.to_owned())).cloned()?;
+    pub(crate) fn find(
+        &self,
+        session: Digest,
+        target: &ConsoleTarget,
+        now: Instant,
+    ) -> Option<Arc<Console>> {
+        let console = lock(&self.0).get(&(session, target.clone())).cloned()?;
         *lock(&console.used) = now;
         Some(console)
     }
 
-    /// Serves a socket as the console of a session. Ends an earlier console of this session and VM.
+    /// Serves a socket as the console of a session. Ends an earlier console of this session and
+    /// target.
     pub(crate) fn open(
         &self,
         session: Digest,
-        vm: &str,
+        target: &ConsoleTarget,
         socket: Socket,
         now: fn() -> Instant,
     ) -> Arc<Console> {
-        let (console, input) = Console::new(now());
+        let (console, input) = Console::new(target, now());
         let console = Arc::new(console);
         {
             let mut all = lock(&self.0);
@@ -203,7 +227,7 @@ impl Consoles {
             {
                 oldest.end("another console replaced it");
             }
-            if let Some(earlier) = all.insert((session, vm.to_owned()), console.clone()) {
+            if let Some(earlier) = all.insert((session, target.clone()), console.clone()) {
                 earlier.end("it was opened again");
             }
         }
@@ -235,7 +259,8 @@ mod tests {
     #[tokio::test]
     async fn guest_output_is_emulated_in_slices_that_yield() {
         const SLICES: usize = 64;
-        let (console, _input) = Console::new(Instant::now());
+        let target = ConsoleTarget::Vm("one".to_owned());
+        let (console, _input) = Console::new(&target, Instant::now());
         let console = Arc::new(console);
         let (turns, watched) = (Arc::new(AtomicUsize::new(0)), console.clone());
         let counted = turns.clone();

@@ -1,18 +1,20 @@
-//! The console of a VM: its screen and its input.
+//! The console of a VM or the shell of a node: its screen and its input.
 
 use super::Answer;
 use crate::{
     PREFIX,
-    client::{ApiClient, ApiError, encoded},
-    console::Console,
-    html::Page,
+    client::{ApiClient, ApiError},
+    console::{Console, ConsoleTarget},
+    html::{Page, display_text},
     request_checks::{fields, redirect},
 };
 use axum::{
+    Router,
     body::{Body, Bytes},
     extract::{Path, Query},
     http::{HeaderMap, Request, StatusCode},
     response::IntoResponse as _,
+    routing::{get, post},
 };
 use maud::html;
 use meshd_api::routes as api;
@@ -26,20 +28,76 @@ const MAX_INPUT: usize = 16 * 1024;
 /// Header with the number of the screen.
 const VERSION_HEADER: &str = "x-screen";
 
+/// Adds the pages of consoles and shells, with what their script asks for.
+pub(crate) fn bind(router: Router) -> Router {
+    let vms = bind_target(router, &format!("{PREFIX}/vms/{{name}}/console"), ConsoleTarget::Vm);
+    bind_target(vms, &format!("{PREFIX}/nodes/{{name}}/shell"), ConsoleTarget::Node)
+}
+
+fn bind_target(router: Router, base: &str, target: fn(String) -> ConsoleTarget) -> Router {
+    let at = |part: &str| format!("{base}{part}");
+    let show_page = async move |client: ApiClient, Path(name): Path<String>, headers: HeaderMap| {
+        page(client, target(name), headers).await
+    };
+    let next_screen =
+        async move |client: ApiClient, Path(name): Path<String>, after: Query<After>| {
+            screen(client, target(name), after).await
+        };
+    let type_bytes =
+        async move |client: ApiClient, Path(name): Path<String>, request: Request<Body>| {
+            input(client, target(name), request).await
+        };
+    let type_line =
+        async move |client: ApiClient, Path(name): Path<String>, request: Request<Body>| {
+            line(client, target(name), request).await
+        };
+    router
+        .route(&at(""), get(show_page))
+        .route(&at("/screen"), get(next_screen))
+        .route(&at("/input"), post(type_bytes))
+        .route(&at("/line"), post(type_line))
+}
+
+/// Returns the target by its ID, its name, and the path of its page.
+async fn known_target(
+    client: &ApiClient,
+    target: ConsoleTarget,
+) -> Result<(ConsoleTarget, String, String), ApiError> {
+    Ok(match target {
+        ConsoleTarget::Vm(vm) => {
+            let vm = client.get(api::GET_VM.path([&vm])).await?;
+            let page = format!("{PREFIX}/vms/{}", vm.uuid);
+            (ConsoleTarget::Vm(vm.uuid.to_string()), vm.name.to_string(), page)
+        }
+        ConsoleTarget::Node(node) => {
+            let node = client.get(api::GET_NODE.path([&node])).await?.node;
+            let page = format!("{PREFIX}/nodes/{}", node.id);
+            (ConsoleTarget::Node(node.id.to_string()), node.name, page)
+        }
+    })
+}
+
 /// Opens the console unless this session has it open, and shows its screen.
-pub(crate) async fn page(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
+async fn page(client: ApiClient, target: ConsoleTarget, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
-    let vm = client.get(api::GET_VM.path([&vm])).await.map_err(failed)?;
-    let key = vm.uuid.to_string();
-    let console = match client.console(&key).filter(|console| console.screen().2.is_none()) {
+    let (target, name, about) = known_target(&client, target).await.map_err(failed)?;
+    let console = match client.console(&target).filter(|console| console.screen().2.is_none()) {
         Some(console) => console,
-        None => client.open_console(&key).await.map_err(failed)?,
+        None => client.open_console(&target).await.map_err(failed)?,
     };
     let (version, screen, _) = console.screen();
-    let at = format!("{PREFIX}/vms/{key}/console");
+    let at = target.page();
+    let (word, nav_path) = match target {
+        ConsoleTarget::Vm(_) => ("Console", "/vms"),
+        ConsoleTarget::Node(_) => ("Shell", "/nodes"),
+    };
     let content = html! {
-        h1 { "Console of " a href=(format!("{PREFIX}/vms/{key}")) { (vm.name) } }
-        pre.terminal id="terminal" tabindex="0" role="application" aria-label=(format!("Console of {}", vm.name))
+        h1 { (word) " of " a href=(about) { (display_text(&name)) } }
+        @if word == "Shell" {
+            p { "You are root. The shell and its programs end with " code { "exit" } ", 15 minutes after this page is closed or hidden, \
+                after 30 minutes without input, and after 12 hours." }
+        }
+        pre.terminal id="terminal" tabindex="0" role="application" aria-label=(format!("{word} of {name}"))
             data-console=(at) data-screen=(version) { (screen) }
         p.quiet id="terminal-state" role="status" { "Click the screen to type into it. Shift+Tab leaves it." }
         form.actions method="post" action=(format!("{at}/line")) {
@@ -50,36 +108,27 @@ pub(crate) async fn page(client: ApiClient, Path(vm): Path<String>, headers: Hea
         }
         script src=(format!("{PREFIX}/assets/console.js")) defer {}
     };
-    Ok(Page {
-        client: &client,
-        title: format!("Console of {}", vm.name),
-        nav_path: "/vms",
-        content,
-    }
-    .answer(&headers))
+    Ok(Page { client: &client, title: format!("{word} of {name}"), nav_path, content }
+        .answer(&headers))
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct After {
+struct After {
     /// Number of the screen that the page shows.
     #[serde(default)]
     after: u64,
 }
 
 /// Returns the console of this session; 410 if there is none.
-fn open(client: &ApiClient, vm: &str) -> Result<Arc<Console>, ApiError> {
-    client.console(vm).ok_or_else(|| {
+fn open(client: &ApiClient, target: &ConsoleTarget) -> Result<Arc<Console>, ApiError> {
+    client.console(target).ok_or_else(|| {
         ApiError::new(StatusCode::GONE, "closed", "this console is closed", "load the page again")
     })
 }
 
 /// Waits for the next screen; returns 204 after [`MAX_WAIT`] without a change.
-pub(crate) async fn screen(
-    client: ApiClient,
-    Path(vm): Path<String>,
-    after: Query<After>,
-) -> Answer {
-    let console = open(&client, &vm).map_err(|error| client.failed(&error))?;
+async fn screen(client: ApiClient, target: ConsoleTarget, after: Query<After>) -> Answer {
+    let console = open(&client, &target).map_err(|error| client.failed(&error))?;
     console.changed(after.after, MAX_WAIT).await;
     let (version, screen, ended) = console.screen();
     if version == after.after {
@@ -95,13 +144,9 @@ pub(crate) async fn screen(
     Ok((headers, screen.into_string()).into_response())
 }
 
-/// Sends the bytes of a request to the guest.
-pub(crate) async fn input(
-    client: ApiClient,
-    Path(vm): Path<String>,
-    request: Request<Body>,
-) -> Answer {
-    let console = open(&client, &vm).map_err(|error| client.failed(&error))?;
+/// Sends the bytes of a request to the program.
+async fn input(client: ApiClient, target: ConsoleTarget, request: Request<Body>) -> Answer {
+    let console = open(&client, &target).map_err(|error| client.failed(&error))?;
     let bytes = axum::body::to_bytes(request.into_body(), MAX_INPUT)
         .await
         .map_err(|_| client.failed(&too_long()))?;
@@ -109,20 +154,16 @@ pub(crate) async fn input(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Sends the line of a form to the guest, for browsers without the script.
-pub(crate) async fn line(
-    client: ApiClient,
-    Path(vm): Path<String>,
-    request: Request<Body>,
-) -> Answer {
+/// Sends the line of a form to the program, for browsers without the script.
+async fn line(client: ApiClient, target: ConsoleTarget, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
-    let console = open(&client, &vm).map_err(|error| client.failed(&error))?;
+    let console = open(&client, &target).map_err(|error| client.failed(&error))?;
     let line = fields.text("line");
     if line.len() > MAX_INPUT {
         return Err(client.failed(&too_long()));
     }
     write(&console, format!("{line}\r").into()).map_err(|error| client.failed(&error))?;
-    Ok(redirect(&format!("{PREFIX}/vms/{}/console", encoded(&vm))))
+    Ok(redirect(&target.page()))
 }
 
 fn too_long() -> ApiError {
@@ -135,7 +176,7 @@ fn write(console: &Console, bytes: Bytes) -> Result<(), ApiError> {
         ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "busy",
-            "the guest takes no input",
+            "the program takes no input",
             "wait, then type again",
         )
     };

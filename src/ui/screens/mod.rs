@@ -5,7 +5,7 @@
 //! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
 //! | `actions` | orders for nodes, and new VMs |
 //! | `catalog` | profiles, images, overlays |
-//! | `console` | the console of a VM |
+//! | `console` | the console of a VM, the shell of a node |
 //! | `dhcp` | networks, leases, and DHCP servers other than meshd |
 //! | `inbox` | machines that wait for approval |
 //! | `log` | events and the audit log |
@@ -47,7 +47,7 @@ use axum::{
 
 pub(crate) fn router() -> Router {
     let at = |path: &str| format!("{PREFIX}{path}");
-    Router::new()
+    console::bind(Router::new())
         .route(PREFIX, get(overview::page))
         .route(&at("/"), get(overview::page))
         .route(&at("/operations"), get(operations::page))
@@ -68,10 +68,6 @@ pub(crate) fn router() -> Router {
         .route(&at("/vms"), get(work::vms::page).post(actions::create_vm::run))
         .route(&at("/vms/new"), get(actions::create_vm::page))
         .route(&at("/vms/{vm}"), get(work::vms::one))
-        .route(&at("/vms/{vm}/console"), get(console::page))
-        .route(&at("/vms/{vm}/console/screen"), get(console::screen))
-        .route(&at("/vms/{vm}/console/input"), post(console::input))
-        .route(&at("/vms/{vm}/console/line"), post(console::line))
         .route(&at("/vms/{vm}/{verb}"), post(work::vms::order))
         .route(&at("/tasks"), get(work::tasks::page).post(actions::run_task::run))
         .route(&at("/tasks/new"), get(actions::run_task::page))

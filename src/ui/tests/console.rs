@@ -1,4 +1,4 @@
-//! The console page over a guest that greets and then echoes in upper case.
+//! The console page over a guest, or a shell, that greets and then echoes in upper case.
 
 use super::*;
 use crate::{OpenSocket, Opening, SocketRefusal};
@@ -18,7 +18,8 @@ pub(super) fn guest() -> OpenSocket {
                 .headers()
                 .get(AUTHORIZATION)
                 .is_some_and(|it| it == &format!("Bearer {TOKEN}"));
-            if !is_known || !request.uri().path().ends_with(&format!("/v1/vms/{VM}/console")) {
+            let opens = [format!("/v1/vms/{VM}/console"), "/v1/nodes/3f9a1c0e/shell".to_owned()];
+            if !is_known || !opens.iter().any(|path| request.uri().path() == path) {
                 let [code, message, hint, correlation_id] =
                     ["forbidden", "no console", "", "c"].map(str::to_owned);
                 let refusal: SocketRefusal =
@@ -33,6 +34,11 @@ pub(super) fn guest() -> OpenSocket {
                     .await
                     .expect("sent");
                 while let Some(Ok(Message::Binary(typed))) = socket.next().await {
+                    if typed.as_ref() == b"exit\r" {
+                        let note = r#"{"note":"exited","code":3}"#;
+                        socket.send(Message::Text(note.into())).await.expect("sent");
+                        break;
+                    }
                     let echo = typed.to_ascii_uppercase();
                     if socket.send(Message::Binary(echo.into())).await.is_err() {
                         break;
@@ -57,9 +63,13 @@ pub(super) fn vm(path: &str) -> Value {
 
 /// Asks for screens until one has a text.
 async fn screen_with(browser: &mut Browser, text: &str) -> String {
+    screen_of(browser, CONSOLE, text).await
+}
+
+async fn screen_of(browser: &mut Browser, page: &str, text: &str) -> String {
     let mut after = "0".to_owned();
     loop {
-        let shown = browser.get(&format!("{CONSOLE}/screen?after={after}")).await;
+        let shown = browser.get(&format!("{page}/screen?after={after}")).await;
         assert_eq!(shown.status, StatusCode::OK, "{}", shown.text);
         after = shown.headers["x-screen"].to_str().expect("text").to_owned();
         if shown.text.contains(text) {
@@ -118,4 +128,34 @@ async fn console_refusal_of_api_is_shown_as_page() {
     let page = browser.get("/ui/vms/another/console").await;
     assert_eq!(page.status, StatusCode::FORBIDDEN);
     assert!(page.text.contains("no console"), "{}", page.text);
+}
+
+#[tokio::test]
+async fn shell_page_types_into_a_node_and_shows_its_exit_code() {
+    const SHELL: &str = "/ui/nodes/3f9a1c0e/shell";
+    let api = FakeApi::new("admin");
+    let mut browser = Browser::signed_in(&api).await;
+    assert!(browser.get("/ui/nodes/3f9a1c0e").await.text.contains(SHELL), "the node links to it");
+    let page = browser.get(SHELL).await;
+    assert_eq!(page.status, StatusCode::OK, "{}", page.text);
+    assert!(page.text.contains("Shell of") && page.text.contains("root"), "{}", page.text);
+    screen_of(&mut browser, SHELL, "login:").await;
+    let typed = browser.post(&format!("{SHELL}/line"), "line=ls+-l").await;
+    assert_eq!((typed.status, typed.location()), (StatusCode::SEE_OTHER, SHELL));
+    screen_of(&mut browser, SHELL, "LS -L").await;
+    browser.post(&format!("{SHELL}/line"), "line=exit").await;
+    let mut after = "0".to_owned();
+    let why = loop {
+        let shown = browser.get(&format!("{SHELL}/screen?after={after}")).await;
+        assert_eq!(shown.status, StatusCode::OK, "{}", shown.text);
+        after = shown.headers["x-screen"].to_str().expect("text").to_owned();
+        let why = shown.headers["x-ended"].to_str().expect("text").to_owned();
+        if !why.is_empty() {
+            break why;
+        }
+    };
+    assert_eq!(why, "exit code 3");
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    assert!(!browser.get("/ui/nodes/3f9a1c0e").await.text.contains(SHELL), "admins only");
 }

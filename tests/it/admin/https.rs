@@ -16,6 +16,13 @@ use std::{
 pub const ADMIN: &str = "10.78.0.1";
 pub const PORT: u16 = 8444;
 
+/// The fingerprint of the certificate of the admin API, as the log of meshd shows it.
+pub fn fingerprint(world: &World) -> String {
+    let log = world.log_text();
+    let shown = log.split("fingerprint=").nth(1).unwrap_or_else(|| panic!("{log}"));
+    shown.trim_start_matches('"')[..64].to_owned()
+}
+
 /// A site whose admin API is on a network where nothing boots, and an operator's machine on that
 /// network.
 pub struct Office {
@@ -65,9 +72,7 @@ impl Office {
         let (mut world, desk) = Self::prepared();
         world.edit_site("[enroll]", &format!("{more}\n[enroll]"));
         world.start();
-        let log = world.log_text();
-        let shown = log.split("fingerprint=").nth(1).unwrap_or_else(|| panic!("{log}"));
-        let fingerprint = shown.trim_start_matches('"')[..64].to_owned();
+        let fingerprint = fingerprint(&world);
         Office { world, desk, fingerprint }
     }
 

@@ -400,8 +400,14 @@ overlays = ["motd"]
 
     /// Runs a verb of the command line.
     pub fn meshd(&self, args: &[&str]) -> Output {
+        self.cli(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// A verb of the command line, to be run.
+    pub fn cli(&self, args: &[&str]) -> Command {
         let mut command = Command::new(program(env!("CARGO_BIN_EXE_meshd")));
-        command.arg("--site").arg(&self.site).args(args).stdin(Stdio::null()).output().unwrap()
+        command.arg("--site").arg(&self.site).args(args);
+        command
     }
 
     /// Runs a verb that has to succeed and print JSON.

@@ -7,17 +7,19 @@
 //! | `vms` | the VMs of this node and their supervisors |
 //! | `pending_starts` | start orders that wait for a volume, a disk write or a release; stored |
 //! | `disk_write_queue` | disk writes in progress |
+//! | `guest_readiness` | whether guests are ready |
 //! | `start_after_write` | starts a VM when its disks are written |
 //! | `reports` | state reports, combined from all of these |
 
 mod disk_write_queue;
+mod guest_readiness;
 mod reconciler;
 mod reports;
 mod start_after_write;
 pub mod vms;
 mod pending_starts;
 
-use self::{reconciler::Reconciler, vms::Vms};
+use self::{guest_readiness::GuestReadiness, reconciler::Reconciler, vms::Vms};
 use crate::{
     link::call::Endpoint,
     vm::{
@@ -99,6 +101,7 @@ impl VmManager {
             releasing_vms: BTreeSet::new(),
             releases: JoinSet::new(),
             console_sessions: JoinSet::new(),
+            readiness: GuestReadiness::default(),
             observed: OrderNumber::default(),
             reports: watch::Sender::default(),
             nics: watch::Sender::new(Vec::new()),

@@ -9,6 +9,7 @@ use crate::{
         failure::{combine_refusals, failure, refusal},
         manager::{
             disk_write_queue::DiskWrites,
+            guest_readiness::GuestReadiness,
             pending_starts::{PendingStart, PendingStarts},
         },
         net::nic_addresses::{self, NicAddresses},
@@ -50,6 +51,7 @@ pub(super) struct Reconciler {
     pub(super) releasing_vms: BTreeSet<SystemUuid>,
     pub(super) releases: JoinSet<(SystemUuid, Result<(), String>)>,
     pub(super) console_sessions: JoinSet<()>,
+    pub(super) readiness: GuestReadiness,
     /// The last order that was applied.
     pub(super) observed: OrderNumber,
     pub(super) reports: watch::Sender<PublishedReports>,
@@ -94,6 +96,7 @@ impl Reconciler {
                 () = self.vms.replace_failed_supervisor(&self.releasing_vms) => {}
                 Some(_) = self.console_sessions.join_next() => continue,
                 Ok(()) = changes.changed() => {}
+                () = self.readiness.next() => {}
                 Ok(()) = self.nic_addresses.changed() => {
                     let addresses = self.nic_addresses.borrow_and_update().clone();
                     self.vms.set_addresses(addresses).await;
@@ -106,6 +109,7 @@ impl Reconciler {
                     continue;
                 }
             }
+            self.ask_guests();
             self.publish();
         }
     }

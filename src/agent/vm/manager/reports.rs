@@ -1,6 +1,6 @@
 //! Combines the state reports of all VMs, within the size of a message.
 
-use super::{PublishedReports, reconciler::Reconciler};
+use super::{PublishedReports, guest_readiness::RunningGuest, reconciler::Reconciler};
 use crate::vm::{
     disks::ownership_marker, failure::truncate, lock_helpers::send_if_changed, net::nic_addresses,
 };
@@ -17,6 +17,22 @@ const MAX_REPORTS: usize = MAX_MESSAGE - 1024;
 const SHORT_TEXT: usize = 100;
 
 impl Reconciler {
+    /// Asks the guests that run whether they are ready.
+    pub(super) fn ask_guests(&mut self) {
+        let addresses = self.nic_addresses.borrow().clone();
+        let running = self.vms.specs().filter_map(|spec| {
+            let report = self.vms.watch(spec.uuid)?.borrow().clone();
+            let guest = RunningGuest {
+                run: (report.start, report.restarts),
+                check: spec.ready.filter(|_| report.state == ReportedVmState::Running)?,
+                addresses: nic_addresses::known_addresses(spec, &addresses).into_values().collect(),
+            };
+            Some((spec.uuid, guest))
+        });
+        let running = running.collect();
+        self.readiness.update(running);
+    }
+
     /// Publishes the reports if they changed.
     pub(super) fn publish(&self) {
         send_if_changed(&self.nics, self.vms.specs().flat_map(|spec| spec.nics.clone()).collect());
@@ -51,6 +67,7 @@ impl Reconciler {
             if let Some(report) = reports.get_mut(&spec.uuid) {
                 report.addresses =
                     nic_addresses::known_addresses(spec, &self.nic_addresses.borrow());
+                report.ready = spec.ready.map(|_| self.readiness.is_ready(spec.uuid));
             }
         }
         let mut vms: Vec<VmReport> = reports.into_values().take(MAX_VMS).collect();

@@ -75,6 +75,7 @@ pub enum Verb {
     SlotEnable,
     SlotRelease,
     VmConsole,
+    NodeShell,
     VolumeRemove,
     Doctor,
     TaskRun,

@@ -132,6 +132,8 @@ pub enum EventKind {
     /// A disk of a node was wiped.
     DiskWiped,
     VmConsole,
+    /// An admin opened a shell of a node, or such a shell ended.
+    NodeShell,
     /// A rollout was started, paused, resumed or ended, or a node of it failed.
     Rollout,
 }

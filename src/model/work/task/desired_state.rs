@@ -21,6 +21,7 @@ impl Task {
                 env: self.environment(index),
                 user: self.spec.user,
                 role: self.role(index)?,
+                has_input: self.spec.has_input,
             })),
         };
         Some(TaskEntry { task: self.id, desired_state })

@@ -192,6 +192,9 @@ pub struct TaskSpec {
     /// Time limit in seconds, including the start; none if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
+    /// The program reads the standard input of the caller.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_input: bool,
 }
 
 /// The record of a task.
@@ -240,6 +243,12 @@ impl TaskSpec {
         {
             let hint = format!("use {} or higher, or root", meshd_proto::task::MIN_UID);
             return Err(ParseError::new(format!("user {uid} is a system user"), hint));
+        }
+        if self.has_input
+            && (self.nodes, self.ranks_per_node, self.launcher) != (1, 1, Launcher::None)
+        {
+            let hint = "use one node, one rank and the launcher none";
+            return Err(ParseError::new("several programs cannot share a standard input", hint));
         }
         if self.timeout_s == Some(0) {
             return Err(ParseError::new("the time limit is 0", "omit it for no limit"));

@@ -30,6 +30,7 @@ fn spec(launcher: Launcher, nodes: usize) -> TaskSpec {
         launcher,
         user: TaskUser::Default,
         timeout_s: Some(600),
+        has_input: false,
     }
 }
 
@@ -244,6 +245,7 @@ fn invalid_task_spec_is_refused() {
         TaskSpec { user: TaskUser::Uid(0), ..good.clone() },
         TaskSpec { user: TaskUser::Uid(999), ..good.clone() },
         TaskSpec { timeout_s: Some(0), ..good.clone() },
+        TaskSpec { has_input: true, ..good.clone() },
         TaskSpec { argv: vec!["a".to_owned(), ":".to_owned()], ..good.clone() },
     ];
     for spec in wrong {

@@ -23,6 +23,8 @@ pub(crate) const VMS: ListSpec = ListSpec {
         "restarts",
         "failure",
         "fetching",
+        "ready_check",
+        "ready",
         "obstacle",
         "vcpus",
         "memory",

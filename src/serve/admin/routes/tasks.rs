@@ -13,21 +13,26 @@ use crate::admin::{
     routes::{
         Answer,
         stored_logs::{LogQuery, LogReader, StoredLog},
+        vms::consoles::carry,
     },
     transport::caller::Caller,
 };
 use axum::{
     Extension, Json,
-    extract::{Path, State},
-    http::HeaderMap,
+    extract::{Path, State, WebSocketUpgrade, ws::rejection::WebSocketUpgradeRejection},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
 use meshd_api::{RunTask, TaskView, routes as api};
-use meshd_central::{Shared, TaskRequest, TaskTarget};
+use meshd_central::{InputError, Shared, TaskRequest, TaskTarget};
 use meshd_model::fleet::AuditContext;
-use meshd_proto::task::TaskUser;
+use meshd_proto::{task::TaskUser, vm::MAX_PIECE};
 use meshd_trust::Role;
 use meshd_types::{TaskId, failpoint};
+use std::time::Duration;
+
+/// Timeout for a program that does not read its input: none, because it may compute for days.
+const UNREAD_LIMIT: Duration = Duration::MAX;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder
@@ -36,6 +41,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .post(&api::RUN_TASK, run)
         .post(&api::CANCEL_TASK, cancel)
         .get(&api::GET_TASK_OUTPUT, output)
+        .get(&api::OPEN_TASK_INPUT, input)
 }
 
 fn id(text: &str) -> Result<TaskId, Refused> {
@@ -69,7 +75,8 @@ async fn run(
     context: AuditContext,
     Body(order): Body<RunTask>,
 ) -> Answer<TaskView> {
-    let RunTask { group, node, argv, nodes, ranks_per_node, launcher, user, timeout_s } = order;
+    let RunTask { group, node, argv, nodes, ranks_per_node, launcher, user, timeout_s, has_input } =
+        order;
     if user == TaskUser::Root && caller.role < Role::Admin && failpoint::defends("root-task-role") {
         return Err(Refused::insufficient_role(caller.role, Role::Admin));
     }
@@ -79,7 +86,8 @@ async fn run(
         (None, Some(node)) => TaskTarget::Node(central.nodes.resolve(&node)?),
         _ => return Err(Refused::bad_request("name either a group or a node")),
     };
-    let request = TaskRequest { target, nodes, ranks_per_node, launcher, user, timeout_s, argv };
+    let request =
+        TaskRequest { target, nodes, ranks_per_node, launcher, user, timeout_s, has_input, argv };
     Ok(Json(TaskView::new(&central.tasks.run_task(request, &context).await?)))
 }
 
@@ -90,6 +98,36 @@ async fn cancel(
 ) -> Result<Response, Refused> {
     let task = central.tasks.cancel_task(id(&task)?, &context).await?;
     Ok(Json(task.as_ref().map(TaskView::new)).into_response())
+}
+
+impl From<InputError> for Refused {
+    fn from(error: InputError) -> Self {
+        let (status, code) = match error {
+            InputError::Task(error) => return error.into(),
+            InputError::Connect(error) => return error.into(),
+            InputError::Foreign { .. } => (StatusCode::FORBIDDEN, "forbidden"),
+            InputError::NoInput(_) => (StatusCode::CONFLICT, "no_input"),
+            InputError::Ended { .. } => (StatusCode::CONFLICT, "ended"),
+        };
+        Refused::of(status, code, &error)
+    }
+}
+
+async fn input(
+    State(state): State<ApiState>,
+    Extension(caller): Extension<Caller>,
+    Path(task): Path<String>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refused> {
+    let upgrade = upgrade.map_err(|_| Refused::bad_request("this route requires a WebSocket"))?;
+    let ApiState { central, shutdown, tasks, .. } = state;
+    let session = central.tasks.open_input(id(&task)?, (&caller.principal, caller.role)).await?;
+    let token = tasks.token();
+    let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        carry(socket, session, (&central, &caller), UNREAD_LIMIT, &shutdown).await;
+        drop(token);
+    }))
 }
 
 async fn output(

@@ -39,8 +39,13 @@ for answer in json.load(open(folder + "/answers.json")):
             print(name, "/".join(map(str, error.absolute_path)), error.message[:200])
 "#;
 /// A stream, and WebSockets: their answers have no end.
-const ENDLESS: [&str; 3] =
-    ["/v1/events/stream", "/v1/nodes/{node}/console", "/v1/vms/{vm}/console"];
+const ENDLESS: [&str; 5] = [
+    "/v1/events/stream",
+    "/v1/vms/{vm}/console",
+    "/v1/nodes/{node}/console",
+    "/v1/nodes/{node}/shell",
+    "/v1/tasks/{task}/input",
+];
 const TASK: &str = "00000000";
 const ROLLOUT: &str = "0a0b0c0d";
 const BISECTION: &str = "0a0b0c0e";

@@ -121,8 +121,9 @@ async fn unread_console_ends_when_token_is_revoked() {
     let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
     let console = get(async move |upgrade: WebSocketUpgrade| {
         let session = session.lock().expect("not poisoned").take().expect("once");
-        upgrade
-            .on_upgrade(async move |socket| carry(socket, session, &central, &caller, &stop).await)
+        upgrade.on_upgrade(async move |socket| {
+            carry(socket, session, (&central, &caller), SOON, &stop).await
+        })
     });
     let (wire, end) = duplex(WIRE);
     let router = TowerToHyperService::new(Router::new().route("/", console));

@@ -24,7 +24,10 @@ async fn fetch_of_volumes_is_in_the_list_and_in_the_view_of_a_vm() {
             node.phase = Phase::Booting;
             node.certificates = vec![Certificate::new("01", key)];
         });
-        let spec = VmSpec::unknown("one".parse().expect("a name"), uuid);
+        let spec = VmSpec {
+            ready: Some("ssh".parse().expect("a check")),
+            ..VmSpec::unknown("one".parse().expect("a name"), uuid)
+        };
         tx.put_vm(Vm::unknown(VmRequest::new(spec), node, at(1_000)));
         Ok::<_, StoreError>(())
     });
@@ -38,6 +41,7 @@ async fn fetch_of_volumes_is_in_the_list_and_in_the_view_of_a_vm() {
     let fetching = VmFetching { bytes: 1, total: 2, ..VmFetching::default() };
     let report = VmReport {
         fetching: Some(fetching.clone()),
+        ready: Some(true),
         ..VmReport::new(uuid, "one".parse().expect("a name"), ReportedVmState::Starting)
     };
     let state = SectionReport::Vms(VmUpdate::All { vms: vec![report] });
@@ -46,4 +50,8 @@ async fn fetch_of_volumes_is_in_the_list_and_in_the_view_of_a_vm() {
     let (_, list) = fixture.get::<Vec<VmView>>("GET", "/v1/vms", "").await;
     let (_, view) = fixture.get::<VmView>("GET", "/v1/vms/one", "").await;
     assert_eq!((&list[0].fetching, &view.fetching), (&Some(fetching.clone()), &Some(fetching)));
+    assert_eq!(
+        (list[0].ready, view.ready, view.ready_check),
+        (Some(true), Some(true), "ssh".parse().ok())
+    );
 }

@@ -111,5 +111,6 @@ fn task(fields: &Fields) -> Result<RunTask, (&'static str, &'static str)> {
         launcher,
         user,
         timeout_s: timeout_s.map(|limit| limit.as_secs()),
+        has_input: false,
     })
 }

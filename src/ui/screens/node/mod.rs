@@ -31,6 +31,7 @@ use meshd_api::{
 };
 use meshd_model::fleet::label_words;
 use meshd_proto::{Check, CheckStatus, Heartbeat};
+use meshd_trust::Role;
 use meshd_types::{NodeId, Timestamp};
 use std::time::Duration;
 
@@ -121,6 +122,7 @@ pub(crate) async fn page(
             @if let Some(times) = &related.times { (boot_times::plot(times)) }
         }
             @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/log", view.id)) { "Kernel and system log" } } }
+            @if client.caller.role >= Role::Admin { p { a.button href=(format!("{PREFIX}/nodes/{}/shell", view.id)) { "Open shell" } } }
         }
         section { h2 { "Node" } div id="facts" data-live { (summary(&detail)) } }
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }

@@ -2,8 +2,10 @@
 //! MPICH.
 
 mod attached;
+mod input;
 mod isolated;
 pub mod rig;
+mod shell;
 
 use crate::world::{World, stderr};
 use rig::{LEFT, Rig};
@@ -323,6 +325,10 @@ fn task_as_root_is_refused_where_the_site_forbids_it() {
     };
     let stderr_text = run("root");
     assert!(stderr_text.contains("[agent].root_tasks = false"), "{stderr_text}");
+    // Neither does anybody get a shell as root.
+    let mut shell = shell::Terminal::open(&mut world.cli(&["node", "shell", "00000000"]), None);
+    shell.shows("[agent].root_tasks = false");
+    assert_eq!(shell.exit_code(), 1);
     // Another user gets past that, as far as the missing node.
     let stderr_text = run("1000");
     assert!(

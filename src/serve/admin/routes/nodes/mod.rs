@@ -7,6 +7,7 @@
 //! | `detail` | one node, the timeline of a boot, and where its time goes |
 //! | `machines` | machines that have not booted yet |
 //! | `orders` | orders to one node and to several |
+//! | `shell` | shells of nodes |
 //! | `single_orders` | orders that only one node takes |
 
 mod bmc_reports;
@@ -14,6 +15,7 @@ pub(crate) mod detail;
 mod list;
 mod machines;
 mod orders;
+mod shell;
 mod single_orders;
 
 use super::{generations, stored_logs};
@@ -29,5 +31,6 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .get(&api::GET_NODE_LOG, stored_logs::boot_log)
         .get(&api::LIST_NODE_GENERATIONS, generations::history)
         .get(&api::COMPARE_NODE_GENERATIONS, generations::diff);
-    bmc_reports::bind(machines::bind(orders::bind(single_orders::bind(binder))))
+    let binder = shell::bind(single_orders::bind(binder));
+    bmc_reports::bind(machines::bind(orders::bind(binder)))
 }

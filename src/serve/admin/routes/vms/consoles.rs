@@ -1,5 +1,6 @@
 //! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator
 //! role, because a guest may print secrets. Binary frames contain bytes, text frames contain notes.
+//! The input of a task is such a WebSocket, too.
 
 use crate::admin::{
     ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf, transport::caller::Caller,
@@ -17,9 +18,14 @@ use axum::{
 use bytes::Bytes;
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
 use meshd_api::routes as api;
-use meshd_central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared};
+use meshd_central::{
+    ConnectError, ConsoleError, ConsoleFrame, ConsoleInput, ConsoleSession, Shared,
+};
 use meshd_model::fleet::{AuditContext, Verb};
-use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
+use meshd_proto::{
+    shell::InputNote,
+    vm::{ConsoleNote, MAX_PIECE},
+};
 use meshd_types::{CorrelationId, failpoint};
 use serde::Deserialize;
 use std::{convert::Infallible, time::Duration};
@@ -45,10 +51,19 @@ impl From<ConsoleError> for Refused {
         let (status, code) = match error {
             ConsoleError::Vm(error) => return error.into(),
             ConsoleError::Store(error) => return error.into(),
+            ConsoleError::Connect(error) => return error.into(),
             ConsoleError::Unplaced(_) => (StatusCode::CONFLICT, "unplaced"),
-            ConsoleError::NotLinked(_) => (StatusCode::CONFLICT, "not_linked"),
-            ConsoleError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
-            ConsoleError::TooMany => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+        };
+        Refused::of(status, code, &error)
+    }
+}
+
+impl From<ConnectError> for Refused {
+    fn from(error: ConnectError) -> Self {
+        let (status, code) = match error {
+            ConnectError::NotLinked(_) => (StatusCode::CONFLICT, "not_linked"),
+            ConnectError::NoAnswer { .. } => (StatusCode::GATEWAY_TIMEOUT, "no_answer"),
+            ConnectError::TooMany => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
         };
         Refused::of(status, code, &error)
     }
@@ -71,23 +86,24 @@ async fn console(
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        carry(socket, session, &central, &caller, &shutdown).await;
+        carry(socket, session, (&central, &caller), SILENCE, &shutdown).await;
         drop(task);
     }))
 }
 
+/// Relays until either side ends. `unread_limit` is the timeout for a program that does not read.
 pub(crate) async fn carry(
     socket: WebSocket,
     session: ConsoleSession,
-    central: &Shared,
-    caller: &Caller,
+    (central, caller): (&Shared, &Caller),
+    unread_limit: Duration,
     shutdown: &CancellationToken,
 ) {
     let (mut out, incoming) = socket.split();
     let ConsoleSession { output, input } = session;
     tokio::select! {
         () = show(&mut out, output) => {}
-        () = listen(incoming, &input, SILENCE) => {}
+        () = listen(incoming, &input, unread_limit) => {}
         // This branch also ends a `show` that waits for an operator who does not read.
         () = caller.revoked(central) => {}
         () = shutdown.cancelled() => {}
@@ -115,19 +131,24 @@ async fn show(out: &mut SplitSink<WebSocket, Message>, mut output: mpsc::Receive
 
 async fn listen(
     mut incoming: impl Stream<Item = Result<Message, axum::Error>> + Unpin,
-    typed: &mpsc::Sender<Bytes>,
-    silence: Duration,
+    typed: &mpsc::Sender<ConsoleInput>,
+    unread_limit: Duration,
 ) {
-    while let Ok(Some(Ok(message))) = timeout(silence, incoming.next()).await {
-        let bytes = match message {
-            Message::Binary(bytes) => bytes,
+    while let Ok(Some(Ok(message))) = timeout(SILENCE, incoming.next()).await {
+        let piece = match message {
+            Message::Binary(bytes) => ConsoleInput::Bytes(bytes),
+            Message::Text(text) => match serde_json::from_str::<InputNote>(&text) {
+                Ok(note) => ConsoleInput::Note(note),
+                Err(_) => continue,
+            },
             Message::Close(_) => return,
             _ => continue,
         };
         // A guest that reads nothing must not hold a console for longer than an operator who is
         // gone.
-        let limit = if failpoint::defends("ui-console-ends") { silence } else { Duration::MAX };
-        if !matches!(timeout(limit, typed.send(bytes)).await, Ok(Ok(()))) {
+        let limit =
+            if failpoint::defends("ui-console-ends") { unread_limit } else { Duration::MAX };
+        if !matches!(timeout(limit, typed.send(piece)).await, Ok(Ok(()))) {
             return;
         }
     }

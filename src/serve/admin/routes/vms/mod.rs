@@ -104,9 +104,11 @@ fn vm_view(central: &Shared, vm: &Vm) -> Json<VmView> {
     Json(view)
 }
 
-/// Adds what only the node of a VM knows: its downloads, and the addresses of its NICs.
+/// Adds what only the node of a VM knows: its downloads, whether its guest is ready, and the
+/// addresses of its NICs.
 fn add_reported(central: &Shared, vm: &mut VmView) {
     vm.fetching = vm.node.and_then(|node| central.vms.fetching(node, vm.uuid));
+    vm.ready = vm.node.and_then(|node| central.vms.guest_ready(node, vm.uuid));
     central.vms.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
 }
 

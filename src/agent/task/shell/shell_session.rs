@@ -1,0 +1,150 @@
+//! One shell, from its order to the end of all its processes. Output is read as fast as the user
+//! takes it: a program that writes faster waits, and nothing is lost.
+
+use super::{
+    super::{cgroup::Cgroup, exit_code::exit_code},
+    pseudo_terminal::PseudoTerminal,
+    shell_enter,
+};
+use crate::link::{
+    call::Endpoint,
+    user_connection::{self, UserInput, UserMessage, UserOutput},
+};
+use meshd_proto::{
+    shell::{InputNote, ShellOrder},
+    vm::{ConsoleNote, MAX_PIECE},
+};
+use std::{io, time::Duration};
+use tokio::{
+    process::{Child, Command},
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_tungstenite::tungstenite;
+
+/// Time without output after which a shell that has ended has no more. A process that left the
+/// control group may keep the terminal open.
+const QUIET: Duration = Duration::from_secs(2);
+/// Timeout for the last message to the user.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Runs a shell for the user of an order. `group` is its control group, or why it has none.
+pub(super) async fn run(order: ShellOrder, endpoint: Endpoint, group: Result<Cgroup, String>) {
+    let connected = user_connection::connect(&endpoint, order.console).await;
+    let (mut output, mut input) = match connected {
+        Ok(connection) => connection,
+        Err(error) => {
+            tracing::warn!(%error, "cannot connect a shell");
+            if let Ok(group) = group {
+                group.kill_and_remove().await;
+            }
+            return;
+        }
+    };
+    let note = match group {
+        Ok(group) => {
+            let ended = serve(&order, &group, &mut output, &mut input).await;
+            // Background processes end with the shell.
+            group.kill_and_remove().await;
+            ended.unwrap_or_else(|error| {
+                Some(ConsoleNote::Ended { reason: format!("cannot start the shell: {error}") })
+            })
+        }
+        Err(reason) => {
+            Some(ConsoleNote::Ended { reason: format!("cannot start the shell: {reason}") })
+        }
+    };
+    // The user may be gone.
+    let _ = timeout(GOODBYE, output.end(note.as_ref())).await;
+    tracing::info!("a shell ended");
+}
+
+/// Serves the shell until it ends or its user leaves. Returns the last message to the user.
+async fn serve(
+    order: &ShellOrder,
+    group: &Cgroup,
+    output: &mut UserOutput,
+    input: &mut UserInput,
+) -> io::Result<Option<ConsoleNote>> {
+    let (terminal, shell_side) = PseudoTerminal::open(order.window)?;
+    let mut child = start(order, group, shell_side)?;
+    tracing::info!("a shell of an administrator starts");
+    let (exit, exited) = watch::channel(false);
+    let shell = async {
+        let status = child.wait().await;
+        // With its last process the terminal ends, and thereby `show`.
+        group.kill_and_remove().await;
+        exit.send_replace(true);
+        status
+    };
+    let shown = async { tokio::join!(shell, show(&terminal, output, exited)) };
+    Ok(tokio::select! {
+        (status, sent) = shown => match (status, sent) {
+            (Ok(status), Ok(())) => Some(ConsoleNote::Exited { code: exit_code(status) }),
+            (Err(error), _) => return Err(error),
+            (_, Err(_)) => None,
+        },
+        () = type_in(input, &terminal) => None,
+        () = sleep(Duration::from_secs(order.max_s.into())) => {
+            Some(ConsoleNote::Ended { reason: "its time is over".to_owned() })
+        }
+    })
+}
+
+fn start(
+    order: &ShellOrder,
+    group: &Cgroup,
+    shell_side: std::os::fd::OwnedFd,
+) -> io::Result<Child> {
+    let mut command = shell_enter::command(&group.procs(), &order.terminal);
+    command.stdin(shell_side.try_clone()?).stdout(shell_side.try_clone()?).stderr(shell_side);
+    Command::from(command).kill_on_drop(true).spawn()
+}
+
+/// Sends output until no process has the terminal after the end of the shell.
+async fn show(
+    terminal: &PseudoTerminal,
+    output: &mut UserOutput,
+    mut exited: watch::Receiver<bool>,
+) -> Result<(), tungstenite::Error> {
+    let (mut pings, mut buffer) = (user_connection::pings(), vec![0; MAX_PIECE]);
+    loop {
+        let has_exited = *exited.borrow_and_update();
+        tokio::select! {
+            _ = pings.tick() => output.ping().await?,
+            read = terminal.read(&mut buffer) => match read {
+                Ok(length @ 1..) => output.bytes(&buffer[..length]).await?,
+                Ok(0) | Err(_) if has_exited => return Ok(()),
+                // The shell closed its terminal, or has not opened it yet.
+                Ok(0) | Err(_) => tokio::select! {
+                    _ = exited.changed() => {}
+                    _ = pings.tick() => output.ping().await?,
+                },
+            },
+            _ = exited.changed() => {}
+            () = sleep(QUIET), if has_exited => return Ok(()),
+        }
+    }
+}
+
+/// Writes what the user types, until the user leaves or the terminal is gone.
+async fn type_in(input: &mut UserInput, terminal: &PseudoTerminal) {
+    loop {
+        match input.next().await {
+            UserMessage::Bytes(bytes) => {
+                if let Err(error) = terminal.write_all(&bytes).await {
+                    tracing::debug!(%error, "cannot write to the terminal of a shell");
+                    // `show` reports the end.
+                    std::future::pending::<()>().await;
+                }
+            }
+            UserMessage::Note(InputNote::Resize { window }) => {
+                if let Err(error) = terminal.resize(window) {
+                    tracing::debug!(%error, "cannot resize the terminal of a shell");
+                }
+            }
+            UserMessage::Note(InputNote::End) => {}
+            UserMessage::Gone => return,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `meshd node shell`: the user's terminal as that of a shell on a node.
+
+use super::attached::Interrupts;
+use crate::cli::{
+    Failure,
+    client::AdminClient,
+    output::{
+        clean::clean,
+        keyboard::{Input, Keyboard, read_keyboard},
+        writer::{ForeignOutput, write_message, write_raw},
+    },
+};
+use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
+use meshd_api::routes as api;
+use meshd_lab::RawTerminal;
+use meshd_proto::{
+    shell::{InputNote, TerminalName, WindowSize},
+    vm::ConsoleNote,
+};
+use rustix::termios::tcgetwinsize;
+use std::{
+    env,
+    io::{IsTerminal as _, stdin, stdout},
+    time::Duration,
+};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::timeout,
+};
+use tokio_tungstenite::tungstenite::{Error, Message};
+
+/// Exit code if the shell did not end by itself, as of ssh.
+const OF_CONNECTION: u8 = 255;
+/// Timeout for the last message to the server.
+const GOODBYE: Duration = Duration::from_secs(1);
+/// Undoes what a program may have left: the alternate screen, mouse reports, bracketed paste, a
+/// hidden cursor, application keys, colours.
+const RESET: &[u8] =
+    b"\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1l\x1b>\x1b[?25h\x1b[0m\r\n";
+
+/// How a shell ended.
+#[derive(Debug, PartialEq, Eq)]
+enum ShellEnd {
+    /// The shell ended by itself, with this exit code.
+    Exited(u8),
+    /// The user typed Ctrl-].
+    Left,
+    /// The command got a signal; its exit code.
+    Signal(u8),
+    /// The node, meshd or the connection ended the shell.
+    Cut(String),
+}
+
+/// Opens a shell on a node, and returns its exit code. The terminal is restored in every case.
+pub(in crate::cli) async fn open_shell(client: &AdminClient, node: &str) -> Result<(), Failure> {
+    let keyboard = stdin();
+    if !keyboard.is_terminal() || !stdout().is_terminal() {
+        return Err(Failure::new(
+            "a shell needs a terminal at standard input and output",
+            format!("run programs by `meshd node exec {node} -- PROGRAM`; --stdin passes data on"),
+        ));
+    }
+    let window = window();
+    let terminal: TerminalName =
+        env::var("TERM").ok().and_then(|name| name.parse().ok()).unwrap_or_default();
+    let path = api::OPEN_NODE_SHELL
+        .path([&node])
+        .with("rows", window.rows())
+        .with("columns", window.columns())
+        .with("terminal", terminal);
+    // Signals must not end the command between here and the restored terminal.
+    let mut interrupts = Interrupts::new()?;
+    let mut resizes = signal(SignalKind::window_change())
+        .map_err(|error| Failure::new(format!("cannot watch signals: {error}"), ""))?;
+    let socket = client.socket(path.as_str()).await?;
+    let raw = RawTerminal::of(&keyboard)
+        .map_err(|error| Failure::new(format!("cannot use the terminal: {error}"), ""))?;
+    write_message(&format!("shell of {node} as root; Ctrl-] ends it\r\n"));
+    let mut output = ForeignOutput::of_terminal();
+    let (mut out, mut incoming) = socket.split();
+    let end = tokio::select! {
+        biased;
+        end = show(&mut incoming, &mut output) => end?,
+        () = send_keys(&mut out, read_keyboard(), &mut resizes) => ShellEnd::Left,
+        code = interrupts.next() => ShellEnd::Signal(code),
+    };
+    if !matches!(end, ShellEnd::Exited(_)) {
+        // The server may not read.
+        let _ = timeout(GOODBYE, out.send(Message::Close(None))).await;
+        write_raw(RESET)?;
+    }
+    // Restoring it drops input that was not read: answers of the terminal to requests of a program
+    // must not reach the user's own shell.
+    drop(raw);
+    output.end();
+    match end {
+        ShellEnd::Exited(0) => Ok(()),
+        ShellEnd::Exited(code) | ShellEnd::Signal(code) => Err(Failure::of_program(code)),
+        ShellEnd::Left => {
+            message!("left the shell of {node}; all its processes are ended");
+            Ok(())
+        }
+        ShellEnd::Cut(why) => {
+            message!("error: the shell of {node} ended: {why}\n  hint: meshd node show {node}");
+            Err(Failure::of_program(OF_CONNECTION))
+        }
+    }
+}
+
+fn window() -> WindowSize {
+    tcgetwinsize(stdout()).map_or_else(
+        |_| WindowSize::default(),
+        |size| match (size.ws_row, size.ws_col) {
+            // A serial line does not know its size.
+            (0, _) | (_, 0) => WindowSize::default(),
+            (rows, columns) => WindowSize::new(rows, columns),
+        },
+    )
+}
+
+/// Shows output until the end of the shell.
+async fn show(
+    incoming: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
+    output: &mut ForeignOutput,
+) -> Result<ShellEnd, Failure> {
+    let lost = || "the connection to meshd was lost".to_owned();
+    loop {
+        let note = match incoming.next().await {
+            Some(Ok(Message::Binary(bytes))) => {
+                output.out(&bytes)?;
+                continue;
+            }
+            Some(Ok(Message::Text(text))) => serde_json::from_str::<ConsoleNote>(&text),
+            Some(Ok(Message::Close(_))) | None => return Ok(ShellEnd::Cut(lost())),
+            Some(Ok(_)) => continue,
+            Some(Err(error)) => return Ok(ShellEnd::Cut(format!("{}: {error}", lost()))),
+        };
+        match note {
+            Ok(ConsoleNote::Exited { code }) => return Ok(ShellEnd::Exited(code)),
+            Ok(ConsoleNote::Ended { reason }) => {
+                return Ok(ShellEnd::Cut(clean(&reason)));
+            }
+            Ok(ConsoleNote::EndsSoon { seconds, reason }) => {
+                let reason = clean(&reason);
+                write_message(&format!("\r\n[meshd: the shell ends in {seconds} s: {reason}]\r\n"));
+            }
+            Ok(ConsoleNote::Lost { .. } | ConsoleNote::InputQueued) | Err(_) => {}
+        }
+    }
+}
+
+/// Sends keys and window sizes until the user types Ctrl-].
+async fn send_keys(
+    out: &mut (impl Sink<Message, Error = Error> + Unpin),
+    Keyboard { mut typed, mut leaves }: Keyboard,
+    resizes: &mut Signal,
+) {
+    let sent = async {
+        loop {
+            let message = tokio::select! {
+                key = typed.recv() => match key {
+                    Some(Input::Bytes(bytes)) => Message::Binary(bytes.into()),
+                    Some(Input::Leave) => return,
+                    // The terminal is gone: SIGHUP follows.
+                    None => return,
+                },
+                _ = resizes.recv() => {
+                    let note = InputNote::Resize { window: window() };
+                    Message::Text(serde_json::to_string(&note).unwrap_or_default().into())
+                }
+            };
+            if out.send(message).await.is_err() {
+                // `show` reports the end.
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    tokio::select! {
+        () = sent => {}
+        // Leaving does not wait for a program that reads nothing.
+        Ok(()) = &mut leaves => {}
+    }
+}

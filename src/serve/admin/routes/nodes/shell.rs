@@ -1,0 +1,275 @@
+//! Shells of nodes: a WebSocket for the role admin. A shell ends with its program, its user, the
+//! token, meshd, the link's node, or its limits; the reason is for the user and the audit log.
+
+use crate::admin::{
+    ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf, transport::caller::Caller,
+};
+use axum::{
+    extract::{
+        FromRequestParts, Path, State, WebSocketUpgrade,
+        ws::{Message, WebSocket, rejection::WebSocketUpgradeRejection},
+    },
+    http::{StatusCode, request::Parts},
+    response::Response,
+};
+use bytes::Bytes;
+use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
+use meshd_api::routes as api;
+use meshd_central::{ConsoleFrame, ConsoleInput, ConsoleSession, ShellError, ShellLimits};
+use meshd_model::fleet::{AuditContext, Verb};
+use meshd_proto::{
+    shell::{InputNote, TerminalName, WindowSize},
+    vm::{ConsoleNote, MAX_PIECE},
+};
+use meshd_types::failpoint;
+use serde::Deserialize;
+use std::time::Duration;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, interval, sleep, sleep_until, timeout},
+};
+
+/// Interval between two pings.
+const PING: Duration = Duration::from_secs(20);
+/// Timeout for a user whose terminal does not answer.
+const SILENCE: Duration = Duration::from_secs(90);
+/// Timeout for the last messages to the user.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder.get(&api::OPEN_NODE_SHELL, shell)
+}
+
+impl From<ShellError> for Refused {
+    fn from(error: ShellError) -> Self {
+        match error {
+            ShellError::Connect(error) => error.into(),
+            ShellError::Store(error) => error.into(),
+            ShellError::RootForbidden => {
+                Refused::of(StatusCode::FORBIDDEN, "root_forbidden", &error)
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ShellQuery {
+    rows: Option<u16>,
+    columns: Option<u16>,
+    terminal: Option<TerminalName>,
+}
+
+/// The user of a shell, with the context of the order.
+struct ShellUser {
+    caller: Caller,
+    context: AuditContext,
+}
+
+impl FromRequestParts<ApiState> for ShellUser {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Refused> {
+        parts.extensions.insert(Verb::NodeShell);
+        let context = AuditContext::from_request_parts(parts, state).await?;
+        let caller = parts.extensions.get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Refused::internal("the request has no caller"))?;
+        Ok(ShellUser { caller, context })
+    }
+}
+
+async fn shell(
+    State(state): State<ApiState>,
+    user: ShellUser,
+    Path(node): Path<String>,
+    QueryOf(query): QueryOf<ShellQuery>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refused> {
+    let upgrade = upgrade.map_err(|_| Refused::bad_request("this route requires a WebSocket"))?;
+    let ApiState { central, shutdown, tasks, .. } = state;
+    let ShellUser { caller, context } = user;
+    central.tasks.check_shells()?;
+    let node = central.nodes.resolve(&node)?;
+    let default = WindowSize::default();
+    let window = WindowSize::new(
+        query.rows.unwrap_or(default.rows()),
+        query.columns.unwrap_or(default.columns()),
+    );
+    let terminal = query.terminal.unwrap_or_default();
+    let session = central.tasks.open_shell(node, (window, terminal), &context).await?;
+    let task = tasks.token();
+    let (of_failed, failed_context) = (central.clone(), context.clone());
+    let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE).on_failed_upgrade(
+        move |_| {
+            tokio::spawn(async move {
+                let why = "the user left before it began";
+                of_failed.tasks.shell_ended(node, why, &failed_context).await;
+            });
+        },
+    );
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        let ended = async {
+            tokio::select! {
+                () = caller.revoked(&central), if failpoint::defends("shell-revocation") => {
+                    "the token of its user was revoked or has expired"
+                }
+                () = shutdown.cancelled() => "meshd stops",
+            }
+        };
+        let why = carry(socket, session, ShellLimits::default(), ended).await;
+        central.tasks.shell_ended(node, &why, &context).await;
+        drop(task);
+    }))
+}
+
+/// Why a shell ended.
+struct ShellEnd {
+    /// For the audit log.
+    why: String,
+    /// The user does not know yet.
+    is_news: bool,
+}
+
+impl ShellEnd {
+    fn news(why: impl Into<String>) -> Self {
+        ShellEnd { why: why.into(), is_news: true }
+    }
+
+    fn known(why: impl Into<String>) -> Self {
+        ShellEnd { why: why.into(), is_news: false }
+    }
+}
+
+/// Relays a shell until it ends. Returns the reason.
+pub(crate) async fn carry(
+    socket: WebSocket,
+    session: ConsoleSession,
+    limits: ShellLimits,
+    ended: impl Future<Output = &'static str>,
+) -> String {
+    let (mut out, incoming) = socket.split();
+    let ConsoleSession { output, input } = session;
+    let typed_at = watch::Sender::new(Instant::now());
+    let end = tokio::select! {
+        end = show(&mut out, output, &typed_at, limits) => end,
+        () = type_in(incoming, &input, &typed_at) => ShellEnd::known("its user left"),
+        // These branches also end a `show` that waits for a user who does not read.
+        why = ended => ShellEnd::news(why),
+        () = idle(&typed_at, limits.idle), if failpoint::defends("shell-idle") => {
+            ShellEnd::news(format!("no input for {}", span(limits.idle)))
+        }
+        () = sleep(limits.total) => {
+            ShellEnd::news(format!("it was open for {}", span(limits.total)))
+        }
+    };
+    // The node learns of the end before the user: the user may be gone.
+    drop(input);
+    let goodbye = async {
+        if end.is_news {
+            let _ = out.send(note(&ConsoleNote::Ended { reason: end.why.clone() })).await;
+        }
+        let _ = out.send(Message::Close(None)).await;
+    };
+    let _ = timeout(GOODBYE, goodbye).await;
+    end.why
+}
+
+fn note(note: &ConsoleNote) -> Message {
+    Message::Text(serde_json::to_string(note).unwrap_or_default().into())
+}
+
+fn span(time: Duration) -> String {
+    match time.as_secs() {
+        seconds if seconds % 3600 == 0 => format!("{} h", seconds / 3600),
+        seconds if seconds % 60 == 0 => format!("{} min", seconds / 60),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+/// Resolves when nothing was typed for `limit`.
+async fn idle(typed_at: &watch::Sender<Instant>, limit: Duration) {
+    loop {
+        let due = *typed_at.borrow() + limit;
+        if due <= Instant::now() {
+            return;
+        }
+        sleep_until(due).await;
+    }
+}
+
+async fn show(
+    out: &mut SplitSink<WebSocket, Message>,
+    mut output: mpsc::Receiver<ConsoleFrame>,
+    typed_at: &watch::Sender<Instant>,
+    limits: ShellLimits,
+) -> ShellEnd {
+    let mut pings = interval(PING);
+    let mut warned = None;
+    loop {
+        let last = *typed_at.borrow();
+        let warning = last + limits.idle.saturating_sub(limits.warning);
+        let (message, end) = tokio::select! {
+            frame = output.recv() => match frame {
+                None => {
+                    let why = "the connection to the node was lost: its agent restarted, or the node is down";
+                    return ShellEnd::news(why);
+                }
+                Some(ConsoleFrame::Bytes(bytes)) => (Message::Binary(bytes), None),
+                Some(ConsoleFrame::Note(told)) => {
+                    let end = match &told {
+                        ConsoleNote::Exited { code } => Some(format!("exit code {code}")),
+                        ConsoleNote::Ended { reason } => Some(reason.clone()),
+                        _ => None,
+                    };
+                    (note(&told), end)
+                }
+            },
+            _ = pings.tick() => (Message::Ping(Bytes::new()), None),
+            () = sleep_until(warning), if warned != Some(last) => {
+                // Keys that were typed meanwhile begin a new time.
+                if *typed_at.borrow() != last {
+                    continue;
+                }
+                warned = Some(last);
+                let reason = "no input".to_owned();
+                (note(&ConsoleNote::EndsSoon { seconds: limits.warning.as_secs(), reason }), None)
+            }
+        };
+        if out.send(message).await.is_err() {
+            return ShellEnd::known("the connection of its user broke");
+        }
+        if let Some(why) = end {
+            return ShellEnd::known(why);
+        }
+    }
+}
+
+/// Passes input on until the user leaves. A program that reads nothing holds up the input, and
+/// thereby the time without input goes on.
+async fn type_in(
+    mut incoming: impl Stream<Item = Result<Message, axum::Error>> + Unpin,
+    input: &mpsc::Sender<ConsoleInput>,
+    typed_at: &watch::Sender<Instant>,
+) {
+    while let Ok(Some(Ok(message))) = timeout(SILENCE, incoming.next()).await {
+        let piece = match message {
+            Message::Binary(bytes) => {
+                typed_at.send_replace(Instant::now());
+                ConsoleInput::Bytes(bytes)
+            }
+            Message::Text(text) => match serde_json::from_str(&text) {
+                Ok(resize @ InputNote::Resize { .. }) => ConsoleInput::Note(resize),
+                _ => continue,
+            },
+            Message::Close(_) => return,
+            _ => continue,
+        };
+        if input.send(piece).await.is_err() {
+            // `show` reports the end.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
