@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build debug test-programs image demo check test test-attack test-theft test-crash test-debian test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
+.PHONY: help setup agent build debug test-programs image demo demo-debian check test test-attack test-theft test-crash test-debian test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -20,6 +20,8 @@ SECONDS := 60
 # Most integration tests wait for timers and other programs most of the time.
 TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 4 : n)))
 BASE ?= HEAD
+# The rack of demo-debian has a profile that site.toml does not have.
+DEBIAN_RACK := --memory 2048 --set profiles.debian.image=debian-12 --set 'profiles.debian.overlays=["base", "agent", "ssh", "motd"]'
 ONLY ?=
 # For record-compat: the folder with another version's meshd and mesh-agent, and the folder to write.
 PROGRAMS ?=
@@ -63,6 +65,12 @@ demo: ## Boots one BIOS and one UEFI machine to online, then reprovisions one (K
 	@$(MAKE) --no-print-directory agent debug
 	@target/debug/meshd lab image
 	@$(AS_ROOT) target/debug/meshd lab demo $(if $(KEEP),--keep)
+
+demo-debian: ## The same, and the reprovisioned machine becomes a Debian node; its image takes some minutes, once
+	@.ci/setup
+	@$(MAKE) --no-print-directory -j2 agent debug
+	@target/debug/meshd lab image $(DEBIAN_RACK)
+	@$(AS_ROOT) target/debug/meshd lab demo $(DEBIAN_RACK) --profile debian $(if $(KEEP),--keep)
 
 check: ## The inner loop: formatting, clippy and unit tests of the crates that changed (BASE=HEAD)
 	@.ci/check $(BASE)

@@ -1,5 +1,5 @@
-//! Debian 12 by mmdebstrap: a root with one flipped bit is refused, and the timeline shows why; the
-//! right root comes online, gives a GPU to a VM, and runs tasks. `make test-debian` runs it; the
+//! Debian 12 by mmdebstrap: an image without a driver for the NIC, and a root with one flipped bit,
+//! are refused, and the timeline shows why; the right root comes online, gives a GPU to a VM, and runs tasks. `make test-debian` runs it; the
 //! image is built if it is missing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
@@ -35,7 +35,7 @@ const FLIPPED: usize = 96;
 
 #[test]
 fn debian_root_with_flipped_bit_is_refused_and_intact_one_comes_online() {
-    let mut intact = Vec::new();
+    let mut manifests = None;
     let mut blobs = PathBuf::new();
     let mut workloads = None;
     let mut test = up_alone(|mut options, dir| {
@@ -58,16 +58,18 @@ fn debian_root_with_flipped_bit_is_refused_and_intact_one_comes_online() {
             .set("defaults.profile", "debian");
         Rack::prepare(&options, &mut |word| eprintln!("{word}")).or_end();
         blobs = dir.join("blobs");
-        intact = flip(options.blobs.as_deref().expect("named"), &blobs);
+        manifests = Some(damage(options.blobs.as_deref().expect("named"), &blobs));
         options.blobs = Some(blobs.clone());
         options
     });
     let rack = &mut test.rack;
     rack.power(NODE, Power::On).or_end();
+    is_refused_without_driver(rack);
+    let Manifests { flipped, intact } = manifests.expect("made");
+    replace_manifest(rack, &blobs, &flipped);
     is_refused_with_its_reason(rack);
 
-    fs::write(manifest(&blobs), &intact).expect("written");
-    rack.run_cli(&["reload"]).or_end();
+    replace_manifest(rack, &blobs, &intact);
     let node = until_phase(rack, NODE, "online", BOOT);
     came_up_whole(rack, &node);
     let (image, site) = workloads.expect("made");
@@ -78,9 +80,20 @@ fn manifest(blobs: &Path) -> PathBuf {
     blobs.join("images").join(IMAGE).with_extension("json")
 }
 
-/// Copies built images. The root of one gets a flipped bit and the digest of its new content, and
-/// keeps the root hash of its tree. Returns the manifest of the intact image.
-fn flip(from: &Path, to: &Path) -> Vec<u8> {
+fn replace_manifest(rack: &Rack, blobs: &Path, content: &[u8]) {
+    fs::write(manifest(blobs), content).expect("written");
+    rack.run_cli(&["reload"]).or_end();
+}
+
+/// Manifests of the image under test.
+struct Manifests {
+    /// Its root has a flipped bit and the digest of its new content, and the root hash of its tree.
+    flipped: Vec<u8>,
+    intact: Vec<u8>,
+}
+
+/// Copies built images. The manifest of one knows no driver for the NIC of the node.
+fn damage(from: &Path, to: &Path) -> Manifests {
     for folder in ["images", "sha256"] {
         fs::create_dir_all(to.join(folder)).expect("made");
         for entry in fs::read_dir(from.join(folder)).expect("images are built") {
@@ -94,6 +107,11 @@ fn flip(from: &Path, to: &Path) -> Vec<u8> {
     }
     let intact = fs::read(manifest(to)).expect("the image is built");
     let mut changed: Value = serde_json::from_slice(&intact).expect("JSON");
+    let drivers = changed["parts"]["nic_drivers"].as_array().expect("the builder lists them");
+    assert!(drivers.contains(&"1af4:*".into()) && drivers.contains(&"8086:1533".into()));
+    let mut driverless = changed.clone();
+    driverless["parts"]["nic_drivers"] = ["8086:1533"].into();
+    fs::write(manifest(to), serde_json::to_vec(&driverless).expect("JSON")).expect("written");
     let root = &mut changed["parts"]["root"];
     let digest = root["digest"].as_str().expect("a digest").to_owned();
     let mut bytes = fs::read(to.join("sha256").join(digest)).expect("the blob is there");
@@ -101,8 +119,24 @@ fn flip(from: &Path, to: &Path) -> Vec<u8> {
     let digest = Digest::of(&bytes).to_string();
     fs::write(to.join("sha256").join(&digest), bytes).expect("written");
     root["digest"] = digest.into();
-    fs::write(manifest(to), serde_json::to_vec(&changed).expect("JSON")).expect("written");
-    intact
+    Manifests { flipped: serde_json::to_vec(&changed).expect("JSON"), intact }
+}
+
+/// iPXE names the NIC: the machine loads nothing, and the timeline has the reason.
+fn is_refused_without_driver(rack: &Rack) {
+    let id = rack.id(NODE).to_string();
+    let refusal = rack.wait(BOOT, "the refusal", |rack| {
+        let Ok(timeline) = rack.query(&["node", "timeline", &id]) else {
+            return Ok(Wait::NotYet("no boot".to_owned()));
+        };
+        let mut waits = timeline["waits"].as_array().into_iter().flatten();
+        let refusal = waits.find(|wait| wait["code"] == "nic_driver_missing").cloned();
+        Ok(Wait::some(refusal, timeline.to_string()))
+    });
+    let refusal = refusal.or_end();
+    let detail = refusal["detail"].as_str().unwrap_or_default();
+    assert!(detail.starts_with("image debian-12 has no driver for NIC 1af4:"), "{refusal}");
+    assert_eq!(kernel_starts(rack, NODE), 0, "it loaded a kernel");
 }
 
 /// dm-verity refuses the block; stage 1 reports it, and nothing of the root runs.

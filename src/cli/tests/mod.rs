@@ -273,6 +273,7 @@ fn timeline_shows_stage_durations_and_stalls() {
     let at = Timestamp::from_millis;
     boot.record_wait("image_missing", at(2_000));
     boot.record_wait("image_missing", at(4_000));
+    boot.explain_wait("image_missing", "image lab cannot be served: it is not built");
     boot.stalls.push(Stall {
         after: Stage::Script,
         missing: Stage::Kernel,
@@ -301,6 +302,9 @@ fn timeline_shows_stage_durations_and_stalls() {
 
     stalled from 1970-01-01T00:00:09.000Z until 1970-01-01T00:01:34.200Z: kernel is missing
       the script was given and no kernel was fetched whole: does HTTP from the node reach it at all?
+
+    refused from 1970-01-01T00:00:02.000Z (image_missing):
+      image lab cannot be served: it is not built
 
     BOOT SESSION               BEGAN                     RESULT   STAGE   TOOK
     070707070707070707070707*  1970-01-01T00:00:00.000Z  online   online  1m 34s

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     fleet::{Condition, ConditionKind, Node, Phase},
-    image_kind::{ImageKindName, ImagePart, KernelArgInputs, PartUse},
+    image_kind::{ImageKind, ImageKindName, ImagePart, KernelArgInputs, PartUse},
 };
 use meshd_config::{Delivery, Site, Transport};
 use meshd_types::{BootSessionId, Secret};
@@ -35,6 +35,7 @@ pub fn decide(inputs: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
     let render_failed = |detail| Refusal::RenderFailed { detail };
     require_bootable(node)?;
     check_architecture(inputs)?;
+    check_nic_driver(inputs)?;
     check_delivery(inputs).map_err(render_failed)?;
     check_profile_args(contents).map_err(render_failed)?;
     let kind_args = contents
@@ -108,6 +109,16 @@ fn check_architecture(inputs: &PlanRequest<'_>) -> Result<(), Refusal> {
     match inputs.request.arch {
         Some(machine) if machine != built_for => {
             Err(Refusal::ArchMismatch { image: image.clone(), built_for, machine })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A machine without a driver for its NIC could report nothing.
+fn check_nic_driver(inputs: &PlanRequest<'_>) -> Result<(), Refusal> {
+    match (inputs.request.nic, &inputs.contents.kind) {
+        (Some(nic), ImageKind::Root(parts)) if !parts.nic_drivers.may_drive(nic) => {
+            Err(Refusal::NicDriverMissing { image: inputs.contents.image.clone(), nic })
         }
         _ => Ok(()),
     }

@@ -1,6 +1,9 @@
 //! The reason why a machine does not boot now: code, message, and retry delay.
 
-use crate::fleet::{Phase, Wait};
+use crate::{
+    fleet::{Phase, Wait},
+    image_kind::PciId,
+};
 use meshd_types::{Architecture, ImageName, MacAddr, NodeId};
 
 /// Reason why a machine does not boot. meshd answers with a script and records an event. The
@@ -24,6 +27,9 @@ pub enum Refusal {
     ImageMissing { image: ImageName, detail: String },
     /// The image is for another processor.
     ArchMismatch { image: ImageName, built_for: Architecture, machine: Architecture },
+    /// The image has no driver for the NIC that the machine boots from: its first program could
+    /// neither fetch the root nor report a failure.
+    NicDriverMissing { image: ImageName, nic: PciId },
     /// The boot of the profile cannot be rendered.
     RenderFailed { detail: String },
     /// The maximum number of machines loads; this machine retries after `seconds`. Position 1 in
@@ -57,6 +63,7 @@ impl Refusal {
             Refusal::Quarantined { .. } => "quarantined",
             Refusal::ImageMissing { .. } => "image_missing",
             Refusal::ArchMismatch { .. } => "arch_mismatch",
+            Refusal::NicDriverMissing { .. } => "nic_driver_missing",
             Refusal::RenderFailed { .. } => "render_failed",
             Refusal::Busy { .. } => "busy",
             Refusal::RecentlyOnline { .. } => Wait::RECENTLY_ONLINE,
@@ -102,6 +109,10 @@ impl Refusal {
             Refusal::ArchMismatch { image, built_for, machine } => format!(
                 "this machine is {machine} and image {image} is for {built_for}. Assign a profile with an image for {machine}"
             ),
+            Refusal::NicDriverMissing { image, nic } => format!(
+                "image {image} has no driver for NIC {nic} of this machine. Add the driver to [modules] keep of its recipe: \
+                 meshd image build {image}"
+            ),
             Refusal::RenderFailed { detail } => format!("the boot of this node cannot be rendered: {detail}"),
             Refusal::Busy { position, .. } => {
                 format!("the boot queue is full. This machine has position {position}")
@@ -125,7 +136,10 @@ impl Refusal {
             Refusal::ImageMissing { .. }
             | Refusal::RenderFailed { .. }
             | Refusal::BadRequest { .. } => 20,
-            Refusal::Unidentified | Refusal::Collision { .. } | Refusal::ArchMismatch { .. } => 30,
+            Refusal::Unidentified
+            | Refusal::Collision { .. }
+            | Refusal::ArchMismatch { .. }
+            | Refusal::NicDriverMissing { .. } => 30,
             Refusal::Rejected | Refusal::HeldNic { .. } => 60,
             // The delay is short, because the operator who releases the node waits for the retry.
             Refusal::Quarantined { .. } => 20,

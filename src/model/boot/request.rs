@@ -5,8 +5,11 @@
 //! the request. Plain keys are also accepted, for people and other loaders.
 
 use super::loader::Loader;
+use crate::image_kind::PciId;
 use meshd_types::{Architecture, Hardware, MacAddr, SystemUuid};
 
+/// Type of the PCI bus in iPXE's setting `busid`.
+const PCI_BUS: u8 = 1;
 /// Maximum length of the query in bytes.
 const MAX_QUERY: usize = 4096;
 /// Maximum length of a decoded value in bytes. SMBIOS has no limit; real values are below 100.
@@ -32,6 +35,8 @@ pub struct ScriptRequest {
     pub board_serial: String,
     /// Architecture of iPXE, if reported.
     pub arch: Option<Architecture>,
+    /// PCI ID of the boot NIC, if iPXE knows it.
+    pub nic: Option<PciId>,
 }
 
 /// The query is not a valid request.
@@ -82,6 +87,7 @@ impl ScriptRequest {
                 "an architecture that is booted here",
                 Architecture::from_ipxe,
             )?,
+            nic: pci_id(raw("nic_hex")),
             manufacturer: vendor_text("manufacturer", "manufacturer_hex")?,
             product: vendor_text("product", "product_hex")?,
             serial: vendor_text("serial", "serial_hex")?,
@@ -118,6 +124,17 @@ fn optional<T>(
     match text {
         "" => Ok(None),
         text => read(text).map(Some).ok_or_else(|| malformed(key, text, what)),
+    }
+}
+
+/// Reads iPXE's `busid`: type of the bus, vendor, device. `None` for a NIC of another bus.
+fn pci_id(text: &str) -> Option<PciId> {
+    match dehex(text)?.as_slice() {
+        &[PCI_BUS, v0, v1, d0, d1] => Some(PciId {
+            vendor: u16::from_be_bytes([v0, v1]),
+            device: u16::from_be_bytes([d0, d1]),
+        }),
+        _ => None,
     }
 }
 
@@ -188,6 +205,23 @@ mod tests {
             "mac=52-54-00-12-34-56&uuid=&arch=&manufacturer=&product=&serial=",
         );
         assert!(request.is_ok_and(|request| request.uuid.is_none() && request.arch.is_none()));
+    }
+
+    #[test]
+    fn pci_id_of_nic_is_read_from_busid_of_ipxe() {
+        for (busid, expected) in [
+            ("01-80-86-10-0e", Some("8086:100e")),
+            ("011af41000", Some("1af4:1000")),
+            ("00-00-00-00-00", None),
+            ("0a-0b-da-81-53", None),
+            ("01-80-86", None),
+            ("", None),
+            ("${netX/busid:hexhyp}", None),
+        ] {
+            let request = ScriptRequest::parse(&format!("mac=52:54:00:12:34:56&nic_hex={busid}"));
+            let nic = request.expect("a MAC is there").nic.map(|nic| nic.to_string());
+            assert_eq!(nic.as_deref(), expected, "{busid}");
+        }
     }
 
     #[test]

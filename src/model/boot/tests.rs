@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::fleet::{NextBootOverride, Node, ObservedMachine, Phase};
-use crate::image_kind::{AlpineParts, Blob, ImageKind};
+use crate::image_kind::{AlpineParts, Blob, ImageKind, NicDrivers, PciId, RootParts};
 use meshd_config::{Delivery, Site, Transport};
+use meshd_proto::stage1::VeritySpec;
 use meshd_types::{
     Architecture, BootSessionId, DenyList, Digest, MacAddr, ProfileName, Secret, Timestamp,
 };
 use proptest::prelude::*;
-use std::{net::Ipv4Addr, path::PathBuf};
+use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf};
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
@@ -145,10 +146,11 @@ fn refusals(text: &str) -> Vec<Refusal> {
         Refusal::Quarantined { detail: detail.clone() },
         Refusal::ImageMissing { image: image.clone(), detail: detail.clone() },
         Refusal::ArchMismatch {
-            image,
+            image: image.clone(),
             built_for: Architecture::X86_64,
             machine: Architecture::Aarch64,
         },
+        Refusal::NicDriverMissing { image, nic: PciId { vendor: 0x8086, device: 0x100e } },
         Refusal::RenderFailed { detail: detail.clone() },
         Refusal::Busy { seconds: u32::MAX, position: 17 },
         Refusal::RecentlyOnline { seconds: 45 },
@@ -183,6 +185,45 @@ fn node_not_allowed_to_boot_is_refused() {
     assert_eq!(code(plan(&site, &node(None), Architecture::Aarch64)), Some("arch_mismatch"));
     let gone = choose(&site, &node(Some("gone")), None).expect_err("not in the site").to_string();
     assert!(gone.contains("meshd node assign-profile"), "{gone}");
+}
+
+#[test]
+fn nic_without_driver_in_a_root_image_is_refused() {
+    let (site, node) = (site(), node(None));
+    let blob = Blob { digest: Digest([1; 32]), size: 4096 };
+    let verity = VeritySpec {
+        root_hash: Digest([2; 32]),
+        salt: String::new(),
+        hash_offset: 4096,
+        block_size: 4096,
+        data_blocks: 1,
+    };
+    let aliases = ["pci:v00008086d0000100Esv*sd*bc*sc*i*"];
+    let kind = ImageKind::Root(RootParts {
+        kernel: blob,
+        modules: blob,
+        root: blob,
+        verity,
+        sources: BTreeMap::new(),
+        nic_drivers: NicDrivers::from_aliases(aliases.into_iter(), true),
+    });
+    let contents = BootContents { kind, ..contents(&site, &node, Architecture::X86_64) };
+    let refusal_for = |nic| {
+        let planned = decide(&PlanRequest {
+            site: &site,
+            contents: &contents,
+            node: &node,
+            session: SESSION,
+            endpoint: ENDPOINT,
+            request: &ScriptRequest { nic, ..request() },
+            capability: &Secret::new(CAPABILITY.to_owned()),
+        });
+        planned.err().map(|refusal| refusal.message())
+    };
+    let nic = |vendor, device| Some(PciId { vendor, device });
+    assert_eq!((refusal_for(None), refusal_for(nic(0x8086, 0x100e))), (None, None));
+    let message = refusal_for(nic(0x10ec, 0x8139)).expect("refused");
+    assert!(message.starts_with("image alpine-lab has no driver for NIC 10ec:8139 "), "{message}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `alpine` | Alpine's initramfs, a package repository and a modloop |
+//! | `nic_drivers` | the NICs that an initramfs drives |
 //! | `part` | one part of an image, by digest |
 //! | `root` | any Linux as one squashfs with dm-verity, which stage 1 fetches |
 //!
@@ -12,10 +13,12 @@
 //! docs/adr/0043-boot-plan-loader-image-kind.md lists them.
 
 mod alpine;
+mod nic_drivers;
 mod part;
 mod root;
 
 pub use alpine::AlpineParts;
+pub use nic_drivers::{NicDrivers, PciId};
 pub use part::{Blob, ImagePart, PartUse};
 pub use root::{DEFAULT_WRITABLE, RootParts};
 
@@ -174,7 +177,8 @@ mod tests {
             data_blocks: 1,
         };
         let sources = [("tar".to_owned(), Digest([6; 32]))].into();
-        ImageKind::Root(RootParts { kernel, modules, root, verity, sources })
+        let nic_drivers = serde_json::from_str(r#"["1af4:*","8086:100e"]"#).unwrap();
+        ImageKind::Root(RootParts { kernel, modules, root, verity, sources, nic_drivers })
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The root kind: any Linux as one squashfs with dm-verity. Its initramfs has kernel modules only;
 //! stage 1, the first program, comes with the overlay and fetches the root.
 
-use super::part::{Blob, ImagePart, PartUse};
+use super::{
+    nic_drivers::NicDrivers,
+    part::{Blob, ImagePart, PartUse},
+};
 use crate::fleet::Stage;
 use meshd_proto::{
     stage1::{STAGE1_PROGRAM, VeritySpec},
@@ -28,6 +31,9 @@ pub struct RootParts {
     pub verity: VeritySpec,
     /// Digests of the sources that the root was built from, by name.
     pub sources: BTreeMap<String, Digest>,
+    /// NICs that `modules` has a driver for; absent in manifests of earlier releases.
+    #[serde(default, skip_serializing_if = "NicDrivers::is_unknown")]
+    pub nic_drivers: NicDrivers,
 }
 
 impl RootParts {

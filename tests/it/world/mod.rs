@@ -277,6 +277,7 @@ overlays = ["motd"]
             root: self.blob(7, 8192),
             verity,
             sources: BTreeMap::new(),
+            nic_drivers: serde_json::from_str(r#"["1af4:*"]"#).unwrap(),
         });
         self.write_manifest(name, parts, &[]);
         let program = meshd_image::catalog::agent::sample_agent(Architecture::X86_64, b"stage1");

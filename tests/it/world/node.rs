@@ -241,32 +241,34 @@ impl<'a> PxeNode<'a> {
             symlink("/dev/null", started.join(service)).unwrap();
         }
         prepare(&place("root"));
-        let log = fs::File::create(place("log")).unwrap();
         write_program(&place("reboot"), "#!/bin/sh\n: >\"$0.ordered\"\n");
-        let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
-        command
-            .arg("run")
-            .arg("--config")
-            .arg(place("agent.json"))
-            .arg("--boot-file")
-            .arg(place("boot.json"));
-        command
-            .arg("--state-dir")
-            .arg(place("state"))
-            .arg("--root")
-            .arg(place("root"))
-            .arg("--reboot")
-            .arg(place("reboot"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = self.host().spawn(&mut command).unwrap();
-        Agent { child, root }
+        let host = self.host();
+        Agent { child: spawn_agent(&host, root.path()), host, root }
     }
+}
+
+fn spawn_agent(host: &Namespace, folder: &Path) -> Child {
+    let log = fs::File::options().create(true).append(true).open(folder.join("log")).unwrap();
+    let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
+    command.arg("run");
+    for (option, file) in [
+        ("--config", "agent.json"),
+        ("--boot-file", "boot.json"),
+        ("--state-dir", "state"),
+        ("--root", "root"),
+        ("--reboot", "reboot"),
+    ] {
+        command.arg(option).arg(folder.join(file));
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    host.spawn(&mut command).unwrap()
 }
 
 /// A running mesh-agent. When dropped it ends as at a shutdown of its node, and says goodbye to the
 /// central node.
 pub struct Agent {
     child: Child,
+    host: Namespace,
     root: tempfile::TempDir,
 }
 
@@ -284,6 +286,11 @@ impl Agent {
     pub fn cut_power(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Starts the agent again on its node, as its supervisor does.
+    pub fn restart(&mut self) {
+        self.child = spawn_agent(&self.host, self.root.path());
     }
 
     pub fn log(&self) -> String {

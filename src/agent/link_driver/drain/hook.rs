@@ -1,5 +1,6 @@
 //! Runs one drain hook: a program that takes `drain` or `resume` as its argument, without a shell.
 
+use super::orphans;
 use meshd_proto::{DrainOrder, HookState, MAX_HOOK_DETAIL};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
@@ -68,10 +69,12 @@ pub async fn run(program: PathBuf, order: Option<DrainOrder>) -> HookResult {
 
 async fn run_within(program: PathBuf, order: Option<DrainOrder>, limit: Duration) -> HookResult {
     let mut command = Command::new(&program);
+    let (marker, folder) = orphans::marker(&program);
     command
         .arg(if order.is_some() { "drain" } else { "resume" })
         .env_clear()
         .env("PATH", PATH)
+        .env(marker, folder)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

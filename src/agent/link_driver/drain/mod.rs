@@ -4,11 +4,13 @@
 //! | module | content |
 //! | --- | --- |
 //! | `hook` | runs one hook, with limits of time and output |
+//! | `orphans` | ends hooks of an agent that was killed |
 //! | `schedule` | which hook runs next, and what is reported; pure |
 //!
 //! The agent stores nothing: hooks may run again at any time, also after a restart of the agent.
 
 mod hook;
+mod orphans;
 mod schedule;
 
 use self::{
@@ -30,6 +32,8 @@ pub struct DrainHooks {
     started: Instant,
     /// At most one. Dropping it kills the hook.
     running: JoinSet<HookResult>,
+    /// Hooks of an earlier agent have ended.
+    has_ended_orphans: bool,
 }
 
 impl DrainHooks {
@@ -39,6 +43,7 @@ impl DrainHooks {
             schedule: Schedule::new(facts::drain_hooks(tree)),
             started: Instant::now(),
             running: JoinSet::new(),
+            has_ended_orphans: false,
         }
     }
 
@@ -57,6 +62,10 @@ impl DrainHooks {
         loop {
             if let Some(report) = self.schedule.take_report() {
                 return report;
+            }
+            if !self.has_ended_orphans {
+                orphans::end(&self.tree.path(DRAIN_HOOKS)).await;
+                self.has_ended_orphans = true;
             }
             if let Some(run) = self.schedule.begin_run(self.elapsed()) {
                 self.start(run);

@@ -165,7 +165,13 @@ impl BootService {
             }
             let recorded = self.env.store.commit(|tx| {
                 let is_new = session.and_then(|session| {
-                    tx.edit_session(session, |boot| boot.record_wait(code, now))
+                    tx.edit_session(session, |boot| {
+                        let is_new = boot.record_wait(code, now);
+                        if is_fault {
+                            boot.explain_wait(code, &refusal.message());
+                        }
+                        is_new
+                    })
                 });
                 if is_new != Some(false) && is_fault {
                     let event = Event::new(now, Actor::Central, EventKind::BootRefused, detail);

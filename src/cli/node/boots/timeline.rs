@@ -23,6 +23,11 @@ pub(crate) fn timeline(boot: &TimelineView) -> String {
         out += &format!("\nstalled from {} {until}: {} is missing\n", stall.since, stall.missing);
         out += &wrapped(&stall.cause, 2);
     }
+    for wait in &boot.waits {
+        if let Some(detail) = &wait.detail {
+            out += &format!("\nrefused from {} ({}):\n{}", wait.at, wait.code, wrapped(detail, 2));
+        }
+    }
     out += &failure(boot);
     if !boot.tasks.is_empty() {
         out += &format!("\n{}", tasks(boot));

@@ -178,10 +178,11 @@ impl Maker<'_> {
             let _lock = store::lock(blobs_dir)?;
             let parts = RootParts {
                 kernel: store::put_blob(blobs_dir, &kernel.file)?,
-                modules: store::put_blob(blobs_dir, &modules)?,
+                modules: store::put_blob(blobs_dir, &modules.file)?,
                 root: store::put_blob(blobs_dir, &file)?,
                 verity,
                 sources: fetched.digests,
+                nic_drivers: modules.nic_drivers,
             };
             let package = format!("linux-image-{}", kernel.release);
             let version = packages.get(&package).map_or("unknown", String::as_str);

@@ -16,15 +16,19 @@ use crate::builder::{
     },
     work_folder::BuildFolder,
 };
+use meshd_model::image_kind::NicDrivers;
 use meshd_types::SafePath;
 use std::{
     collections::BTreeSet,
     fs::{self, File},
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 /// Modules with which stage 1 mounts a root and gets a lease.
 const REQUIRED: [&str; 5] = ["af_packet", "dm_verity", "loop", "overlay", "squashfs"];
+/// The driver of a virtio NIC. Its device on PCI belongs to `virtio_pci`.
+const VIRTIO_NET: &str = "virtio_net";
 /// Lists that depmod reads.
 const LISTS: [&str; 3] = ["modules.order", "modules.builtin", "modules.builtin.modinfo"];
 /// Endings of compressed modules and firmware, and the program that unpacks each.
@@ -34,6 +38,13 @@ const FIRMWARE: &str = "lib/firmware";
 /// Maximum size of all modules and firmware, unpacked, in bytes.
 const MAX_BYTES: u64 = 2 << 30;
 
+/// The initramfs of a root.
+#[derive(Debug)]
+pub(super) struct ModulesInitrd {
+    pub file: PathBuf,
+    pub nic_drivers: NicDrivers,
+}
+
 /// Makes the initramfs with the modules at or below `keep`, those that every node needs, and their
 /// dependencies. `date` is the time of all files in seconds.
 pub(super) fn make(
@@ -42,7 +53,7 @@ pub(super) fn make(
     keep: &[SafePath],
     date: u64,
     work: &BuildFolder,
-) -> Result<PathBuf, BuildError> {
+) -> Result<ModulesInitrd, BuildError> {
     let mut stage = Stage { root, folder: work.folder("modules-initrd")?, bytes: 0 };
     let modules = format!("lib/modules/{}", kernel.release);
     let text = |list: &str| root.text(&format!("{modules}/{list}"));
@@ -62,12 +73,14 @@ pub(super) fn make(
             None => return Err(RootFault::NoModule(name).into()),
         }
     }
+    let has_virtio_net = builtin.contains(VIRTIO_NET)
+        || selected.iter().any(|path| module_names(path).any(|name| name == VIRTIO_NET));
     let mut files = Vec::new();
     for module in selected {
         let path = format!("{modules}/{module}");
         let to = stage.put(&path, &path)?.ok_or_else(|| RootFault::Read {
             name: format!("/{path}, which modules.dep names"),
-            source: std::io::ErrorKind::NotFound.into(),
+            source: ErrorKind::NotFound.into(),
         })?;
         files.push(to);
     }
@@ -84,7 +97,21 @@ pub(super) fn make(
         .map_err(failed("list the modules of the initramfs"))?;
     let out = work.path("modules");
     cpio::pack(&stage.folder, &stage.paths()?, date, COMPRESSION, &work.path(""), &out)?;
-    Ok(out)
+    let loadable = stage.read_list(&format!("{modules}/modules.alias"))?;
+    let built_in = stage.read_list(&format!("{modules}/modules.builtin.modinfo"))?;
+    let aliases = loadable_aliases(&loadable).chain(builtin_aliases(&built_in));
+    Ok(ModulesInitrd { file: out, nic_drivers: NicDrivers::from_aliases(aliases, has_virtio_net) })
+}
+
+/// Returns the aliases of `modules.alias`: `alias pci:v00008086d... e1000`.
+fn loadable_aliases(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| line.strip_prefix("alias ")?.split(' ').next())
+}
+
+/// Returns the aliases of `modules.builtin.modinfo`: `e1000.alias=pci:v00008086d...`, each with a
+/// zero at its end.
+fn builtin_aliases(text: &str) -> impl Iterator<Item = &str> {
+    text.split('\0').filter_map(|entry| Some(entry.split_once(".alias=")?.1))
 }
 
 /// The folder with the files of the initramfs.
@@ -146,6 +173,16 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Reads a list of the modules; empty if the kernel has no such list.
+    fn read_list(&self, path: &str) -> Result<String, BuildError> {
+        let path = self.folder.join(path);
+        match fs::read(&path) {
+            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => Err(io_error("read", &path)(error)),
+        }
+    }
+
     /// Returns all paths, each after its folder.
     fn paths(&self) -> Result<Vec<String>, BuildError> {
         let mut paths = Vec::new();
@@ -167,4 +204,18 @@ fn list(folder: &Path, prefix: &str, paths: &mut Vec<String>) -> Result<(), Buil
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aliases_of_loadable_and_builtin_modules_are_read() {
+        let loadable =
+            "# Aliases extracted from modules themselves.\nalias pci:v1 e1000\nalias x y\n";
+        assert_eq!(loadable_aliases(loadable).collect::<Vec<_>>(), ["pci:v1", "x"]);
+        let builtin = "igb.alias=pci:v2\0igb.license=GPL\0igb.file=drivers/net/igb\0";
+        assert_eq!(builtin_aliases(builtin).collect::<Vec<_>>(), ["pci:v2"]);
+    }
 }

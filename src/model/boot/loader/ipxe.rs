@@ -94,7 +94,7 @@ pub(super) fn entry_script(endpoint: Endpoint) -> String {
         "#!ipxe\n:ask\n\
          chain --replace --autofree {}/boot/script?mac=${{netX/mac}}&uuid=${{uuid}}&arch=${{buildarch}}\
          &manufacturer_hex=${{manufacturer:hexhyp}}&product_hex=${{product:hexhyp}}&serial_hex=${{serial:hexhyp}}\
-         &board_serial_hex=${{{BOARD_SERIAL}:hexhyp}} || goto failed\n\
+         &board_serial_hex=${{{BOARD_SERIAL}:hexhyp}}&nic_hex=${{netX/busid:hexhyp}} || goto failed\n\
          :failed\necho meshd: no boot script from {}, retrying in {RETRY_SECONDS} seconds\n\
          sleep {RETRY_SECONDS}\nifconf --configurator dhcp netX || goto failed\ngoto ask\n",
         endpoint.http(),

@@ -24,6 +24,9 @@ const MAX_WAITS: usize = 16;
 /// requests a minute.
 pub const WAIT_NOTED: Duration = Duration::from_secs(60);
 
+/// Maximum length of the explanation of a wait, in characters.
+const MAX_WAIT_DETAIL: usize = 500;
+
 /// A wait of the machine: refused, or pending approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
@@ -33,6 +36,9 @@ pub struct Wait {
     pub at: Timestamp,
     /// Last time in this session, accurate to [`WAIT_NOTED`].
     pub last: Timestamp,
+    /// What is wrong, and its remedy; absent if the boot continues without an operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
 }
 
 impl Wait {
@@ -212,9 +218,16 @@ impl BootSession {
             return false;
         }
         if self.waits.len() < MAX_WAITS {
-            self.waits.push(Wait { code: code.to_owned(), at: now, last: now });
+            self.waits.push(Wait { code: code.to_owned(), at: now, last: now, detail: None });
         }
         true
+    }
+
+    /// Explains a recorded wait. The newest explanation counts.
+    pub fn explain_wait(&mut self, code: &str, detail: &str) {
+        if let Some(wait) = self.waits.iter_mut().find(|wait| wait.code == code) {
+            wait.detail = Some(detail.chars().take(MAX_WAIT_DETAIL).collect());
+        }
     }
 
     /// Returns true if [`BootSession::record_wait`] would change the record significantly.

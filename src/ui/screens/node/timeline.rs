@@ -39,7 +39,7 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
             }
         }
         @for wait in boot.waits.iter().filter(|wait| wait.code != Wait::APPROVAL) {
-            p.quiet { "Boot deferred (" (display_text(&wait.code)) ") from " (html::time(wait.at)) " to " (html::time(boot.wait_end(wait))) ": " (display_text(&wait.reason())) }
+            p.quiet { "Boot deferred (" (display_text(&wait.code)) ") from " (html::time(wait.at)) " to " (html::time(boot.wait_end(wait))) ": " (display_text(wait.detail.as_deref().unwrap_or(&wait.reason()))) }
         }
         div.scroll tabindex="0" role="group" aria-label="Stages of this boot" {
             table.stages {

@@ -190,6 +190,7 @@ fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static
             ("${product:hexhyp}", "50-43"),
             ("${serial:hexhyp}", "53-4e"),
             ("${smbios/2.7.0:hexhyp}", "42-31"),
+            ("${netX/busid:hexhyp}", "01-80-86-10-0e"),
         ];
         let url =
             known.into_iter().fold(asks.to_owned(), |url, (name, value)| url.replace(name, value));

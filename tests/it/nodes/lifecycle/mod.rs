@@ -7,3 +7,4 @@ mod orders;
 mod rules;
 mod silence;
 mod commands;
+mod hook_crashes;
