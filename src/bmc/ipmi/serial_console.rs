@@ -58,18 +58,20 @@ pub(crate) async fn open(bmc: &Bmc) -> Result<SerialConsole, BmcFailure> {
 
 impl SerialConsole {
     /// Carries bytes in both directions until `input` or the console ends, or the reader of
-    /// `output` is gone. `piece` makes a piece of output. Returns why the BMC ended the console.
-    pub async fn carry<T: Send>(
+    /// `output` is gone. `typed` has the bytes of a piece of input, `piece` makes a piece of output. Returns why the BMC ended the console.
+    pub async fn carry<I: Send, T: Send>(
         self,
-        mut input: mpsc::Receiver<Bytes>,
+        mut input: mpsc::Receiver<I>,
         output: &mpsc::Sender<T>,
+        typed: fn(I) -> Bytes,
         piece: fn(Bytes) -> T,
     ) -> Option<String> {
         let SerialConsole { _group, mut child, input: mut stdin, output: mut stdout, messages } =
             self;
         let typing = async {
-            while let Some(bytes) = input.recv().await {
-                let bytes: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != ESCAPE).collect();
+            while let Some(input) = input.recv().await {
+                let bytes: Vec<u8> =
+                    typed(input).iter().copied().filter(|byte| *byte != ESCAPE).collect();
                 if stdin.write_all(&bytes).await.is_err() {
                     break;
                 }

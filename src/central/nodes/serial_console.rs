@@ -3,7 +3,7 @@
 use super::{NodeOps, OperateError};
 use crate::{
     environment::bmcs::BmcError,
-    vms::{ConsoleFrame, ConsoleSession},
+    links::{ConsoleFrame, ConsoleInput, ConsoleSession},
 };
 use bytes::Bytes;
 use meshd_model::fleet::{AuditContext, Event, EventKind};
@@ -43,14 +43,23 @@ impl NodeOps {
         });
         stored.await?;
         let (output, shown) = mpsc::channel(OUTPUT_QUEUE);
-        let (input, typed) = mpsc::channel::<Bytes>(INPUT_QUEUE);
+        let (input, typed) = mpsc::channel(INPUT_QUEUE);
         tokio::spawn(async move {
-            if let Some(reason) = console.carry(typed, &output, ConsoleFrame::Bytes).await {
+            let ended = console.carry(typed, &output, bytes_of, ConsoleFrame::Bytes).await;
+            if let Some(reason) = ended {
                 // The operator may be gone.
                 let _ = output.send(ConsoleFrame::Note(ConsoleNote::Ended { reason })).await;
             }
             drop(open);
         });
         Ok(ConsoleSession { output: shown, input })
+    }
+}
+
+/// The bytes of a piece of input: a BMC has no size of a window, and its input no end of its own.
+fn bytes_of(input: ConsoleInput) -> Bytes {
+    match input {
+        ConsoleInput::Bytes(bytes) => bytes,
+        ConsoleInput::Note(_) => Bytes::new(),
     }
 }

@@ -215,7 +215,7 @@ async fn populate_rack(fixture: &Fixture) {
 }
 
 /// Orders whose answers are validated. Some of them are refused.
-const ORDERS: [(&str, &str, &str); 24] = [
+const ORDERS: [(&str, &str, &str); 25] = [
     (
         "/v1/api-tokens/create",
         "/v1/api-tokens/create",

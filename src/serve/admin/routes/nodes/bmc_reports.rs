@@ -4,7 +4,10 @@ use crate::admin::{
     ApiState,
     bind_handlers::Binder,
     error::Refused,
-    routes::{Answer, vms::consoles::carry},
+    routes::{
+        Answer,
+        vms::consoles::{SILENCE, carry},
+    },
     transport::caller::Caller,
 };
 use axum::{
@@ -42,7 +45,7 @@ async fn console(
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        carry(socket, session, &central, &caller, &shutdown).await;
+        carry(socket, session, (&central, &caller), SILENCE, &shutdown).await;
         drop(task);
     }))
 }

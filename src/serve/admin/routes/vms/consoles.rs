@@ -40,7 +40,7 @@ const SCREEN: u64 = 4096;
 /// Interval between two pings.
 const PING: Duration = Duration::from_secs(20);
 /// Timeout for a silent operator, and for a guest that does not read.
-const SILENCE: Duration = Duration::from_secs(90);
+pub(crate) const SILENCE: Duration = Duration::from_secs(90);
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder.get(&api::OPEN_VM_CONSOLE, console).get(&api::GET_VM_CONSOLE_LOG, logs)
