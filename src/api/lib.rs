@@ -45,11 +45,11 @@ pub use catalog::{
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{
-    BmcVerb, BootDelayView, BootDeviceOrder, BootStepView, BootSummary, BootTimesView, BootView,
-    CancelledOperation, Identify, ImportMachines, ImportedMachines, MachineView, NodeDetail,
-    NodeOperationView, NodeView, OperationView, PowerOrder, PowerView, RemoveMachines,
-    RolloutNodeView, RolloutPlan, RolloutView, StageView, StartRollout, TaskStep, TimelineView,
-    UndoRollout, WaveProgress, WaveView,
+    BmcEventView, BmcVerb, BootDelayView, BootDeviceOrder, BootStepView, BootSummary,
+    BootTimesView, BootView, CancelledOperation, FirmwareView, Identify, ImportMachines,
+    ImportedMachines, MachineView, NodeDetail, NodeOperationView, NodeView, OperationView,
+    PowerOrder, PowerView, RemoveMachines, RolloutNodeView, RolloutPlan, RolloutView, SensorView,
+    StageView, StartRollout, TaskStep, TimelineView, UndoRollout, WaveProgress, WaveView,
 };
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,

@@ -8,6 +8,7 @@
 //! | `ipmi` | IPMI 2.0 over a LAN, by `ipmitool` |
 //! | `program` | runs a program with limits of time and output |
 //! | `redfish` | Redfish |
+//! | `report` | sensors, event log and versions, as rows |
 //! | `wol` | Wake-on-LAN |
 //!
 //! A request is bounded in time and in the size of its answer. It is sent once: the caller decides
@@ -18,9 +19,12 @@ mod command;
 mod ipmi;
 mod program;
 mod redfish;
+mod report;
 mod wol;
 
 pub use address::{BmcAddress, parse_address};
+pub use ipmi::SerialConsole;
+pub use report::{ReportKind, ReportRow};
 pub use wol::BroadcastDomain;
 
 use meshd_model::operations::{BmcFailure, BmcResult};
@@ -92,6 +96,25 @@ impl Bmc {
             BmcDriver::Command => command::send(self, request).await,
             BmcDriver::Wol => wol::send(self).await,
             BmcDriver::Redfish => redfish::send(self, request).await,
+        }
+    }
+
+    /// Opens the serial port of the machine.
+    pub async fn serial_console(&self) -> Result<SerialConsole, BmcFailure> {
+        if self.driver == BmcDriver::Ipmi {
+            return ipmi::open_console(self).await;
+        }
+        Err(BmcFailure::Unsupported(format!("driver {} has no serial console", self.driver)))
+    }
+
+    /// Asks for a report: at most 1024 rows.
+    pub async fn report(&self, kind: ReportKind) -> Result<Vec<ReportRow>, BmcFailure> {
+        match self.driver {
+            BmcDriver::Ipmi => ipmi::report(self, kind).await,
+            BmcDriver::Redfish => redfish::report(self, kind).await,
+            BmcDriver::Command | BmcDriver::Wol => {
+                Err(BmcFailure::Unsupported(format!("driver {} has no reports", self.driver)))
+            }
         }
     }
 }

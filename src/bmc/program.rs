@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use std::{process::Stdio, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
-    process::Command,
+    process::{Child, Command},
     time::timeout,
 };
 
@@ -32,7 +32,7 @@ impl Output {
 }
 
 /// Kills the process group of a program, with all processes that it started.
-struct Group(Option<Pid>);
+pub(crate) struct Group(Option<Pid>);
 
 impl Drop for Group {
     fn drop(&mut self) {
@@ -56,8 +56,7 @@ pub(crate) async fn run(mut command: Command, limit: Duration) -> Result<Output,
         .kill_on_drop(true);
     let failed = |cause: String| BmcFailure::Failed(format!("{name}: {cause}"));
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
-    let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    let mut group = Group(id);
+    let mut group = group_of(&child);
     let streams = (child.stdout.take(), child.stderr.take());
     let ended = async {
         let (stdout, stderr, status) = tokio::join!(read(streams.0), read(streams.1), child.wait());
@@ -73,6 +72,11 @@ pub(crate) async fn run(mut command: Command, limit: Duration) -> Result<Output,
     // Its number may be another process's by now.
     group.0 = None;
     Ok(output)
+}
+
+/// Returns the process group of a program that leads one.
+pub(crate) fn group_of(child: &Child) -> Group {
+    Group(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw))
 }
 
 async fn read(stream: Option<impl AsyncRead + Unpin>) -> String {

@@ -38,13 +38,14 @@ mod vm;
 
 pub use output::failure::Failure;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use meshd_api::Finding;
 use meshd_config::Site;
 use output::given_options::GivenOptions;
 use rollout::Confirmation;
 use std::{
     cell::Cell,
+    ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -173,6 +174,9 @@ enum Verb {
     Lab(lab::LabArgs),
     /// Print a completion script for a shell
     Completions(local::completions::Completions),
+    /// Print the words that complete a command line
+    #[command(hide = true)]
+    Complete(local::complete::Complete),
     /// Write the manual pages into a folder
     #[command(hide = true)]
     ManPages(local::completions::ManPages),
@@ -189,6 +193,11 @@ struct Context {
 }
 
 impl Context {
+    fn of(global: Global) -> Self {
+        let Global { site, reason, remote, socket, .. } = global;
+        Context { site, reason, remote, socket, noted: Cell::new(false) }
+    }
+
     /// Returns true if the command uses a central node on another machine.
     fn is_remote(&self) -> bool {
         self.remote.is_named()
@@ -281,8 +290,30 @@ pub fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     match Cli::try_parse_from(&words) {
         Ok(cli) => run(cli),
-        Err(error) => output::usage_error::print(error, &words),
+        Err(error) => match parse_foreign_verb(&error, &words) {
+            Some(cli) => run(cli),
+            None => output::usage_error::print(error, &words),
+        },
     }
+}
+
+/// Parses a command with a verb of another program, and names the verb of this one.
+fn parse_foreign_verb(error: &clap::Error, words: &[OsString]) -> Option<Cli> {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let program = words.first()?;
+    let words: Vec<String> =
+        words.iter().skip(1).map(|word| word.to_str().map(str::to_owned)).collect::<Option<_>>()?;
+    let mut command = Cli::command();
+    command.build();
+    let translated = output::foreign_verbs::translated(&command, &words)?;
+    let cli = Cli::try_parse_from(
+        [program].into_iter().cloned().chain(translated.iter().map(OsString::from)),
+    )
+    .ok()?;
+    message!("note: this runs `meshd {}`", output::clean::clean(&translated.join(" ")));
+    Some(cli)
 }
 
 /// Runs one command after the command line has been parsed.
@@ -292,8 +323,7 @@ fn run(cli: Cli) -> ExitCode {
     if !matches!(cli.verb, Verb::Lab(_)) {
         given_options(&cli.global).apply();
     }
-    let Global { site, reason, remote, socket, .. } = cli.global;
-    let context = Context { site, reason, remote, socket, noted: Cell::new(false) };
+    let context = Context::of(cli.global);
     let done = match cli.verb {
         Verb::Init(init) => init.run(&context),
         Verb::Serve(serve) => serve.run(&context),
@@ -330,6 +360,7 @@ fn run(cli: Cli) -> ExitCode {
         Verb::Id(id) => id.run(&context),
         Verb::Lab(lab) => lab.run(&context),
         Verb::Completions(completions) => completions.run(),
+        Verb::Complete(complete) => complete.run(),
         Verb::ManPages(pages) => pages.run(),
     };
     match done {

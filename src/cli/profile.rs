@@ -4,6 +4,7 @@
 use super::{
     Context, Failure,
     node::generations,
+    output::list::ListOutput,
     output::print::{Output, fields, table},
     overlay::render::{Renderer, overlays},
     wait,
@@ -21,7 +22,7 @@ pub(super) enum Profile {
     /// List profiles
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Show a profile with its inherited values
     Show {

@@ -38,6 +38,7 @@ pub use meshd_types::{DhcpMode, Link, Owner, Segment, Subnet, VfioSelector};
 pub use parse::{parse, parse_with};
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use reader::parse_duration;
+pub use sections::name_pattern::{NamePattern, NumberedNames};
 pub use sections::secrets::SecretSource;
 pub use sections::vars::MAX_VARS;
 pub use sections::vms::{MacPrefix, SlotPolicy, VmAddressPool, VmRules, Vms};

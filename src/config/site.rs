@@ -1,9 +1,9 @@
 //! The validated site, as [`super::load`] returns it.
 
-use super::{Group, MacPrefix, Profile, SecretSource, Vms};
+use super::{Group, MacPrefix, NamePattern, Profile, SecretSource, Vms};
 use meshd_types::{
-    BmcDriver, DenyList, Digest, Hostlist, Link, MacAddr, NodeId, Owner, ProfileName, RuleName,
-    Segment, SystemUuid, VarName,
+    BmcDriver, DenyList, Digest, Hostlist, LabelKey, LabelValue, Link, MacAddr, NodeId, Owner,
+    ProfileName, RuleName, Segment, SystemUuid, VarName,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -183,6 +183,10 @@ pub struct EnrollRule {
     pub criteria: EnrollCriteria,
     /// Profile of an approved machine, unless one is assigned.
     pub profile: Option<ProfileName>,
+    /// Labels of an approved machine, unless it has others with the same keys.
+    pub labels: BTreeMap<LabelKey, LabelValue>,
+    /// Names of approved machines that have a generated name.
+    pub node_name: Option<NamePattern>,
 }
 
 /// The criteria of a rule. Every present criterion must match; a list matches by one element. At

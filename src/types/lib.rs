@@ -47,6 +47,7 @@ pub use hint::{Hint, ParseError, with_sources};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, is_filler};
 pub use id::random::{BootSessionId, CorrelationId, OperationId, RolloutId, TaskId};
 pub use name::hostlist::{Hostlist, MAX_HOSTS, NodePattern, matches_glob};
+pub use name::label::{LabelKey, LabelValue};
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, OverlayName, ProfileName, RuleName,
     TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,

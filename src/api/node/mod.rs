@@ -19,7 +19,10 @@ mod timeline;
 pub use boot_times::{BootDelayView, BootStepView, BootTimesView};
 pub use machine::{ImportMachines, ImportedMachines, MachineView, RemoveMachines};
 pub use operation::{CancelledOperation, NodeOperationView, OperationView};
-pub use power::{BmcVerb, BootDeviceOrder, Identify, PowerOrder, PowerView};
+pub use power::{
+    BmcEventView, BmcVerb, BootDeviceOrder, FirmwareView, Identify, PowerOrder, PowerView,
+    SensorView,
+};
 pub use rollout::{
     RolloutNodeView, RolloutPlan, RolloutView, StartRollout, UndoRollout, WaveProgress, WaveView,
 };

@@ -68,3 +68,32 @@ pub struct BmcVerb {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub impossible: Option<String>,
 }
+
+/// A sensor, as the BMC of a node reports it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SensorView {
+    pub name: String,
+    /// Reading with its unit; empty if the sensor has none at present.
+    pub reading: String,
+    /// State in the words of the BMC, such as `ok`.
+    pub state: String,
+}
+
+/// An event of the log of a BMC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BmcEventView {
+    pub id: String,
+    /// Time by the clock of the BMC.
+    pub at: String,
+    pub sensor: String,
+    pub event: String,
+    /// Severity, or whether the event came or went.
+    pub state: String,
+}
+
+/// The version of a firmware of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FirmwareView {
+    pub name: String,
+    pub version: String,
+}

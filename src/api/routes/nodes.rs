@@ -2,10 +2,11 @@
 
 use super::{Array, Empty, Get, Gzip, JsonLines, Object, Post, route::routes};
 use crate::{
-    AcceptNic, Approve, AssignProfile, BootDeviceOrder, BootLogLine, BootOnce, BootTimesView,
-    ChangeLabels, ChangeVars, DiffView, DoctorView, Drain, Fence, GenerationView, Identify,
-    ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeView, OverlayFileView, Pin,
-    PowerOrder, PowerView, RemoveMachines, Rename, Replace, Replaced, SearchView, TimelineView,
+    AcceptNic, Approve, AssignProfile, BmcEventView, BootDeviceOrder, BootLogLine, BootOnce,
+    BootTimesView, ChangeLabels, ChangeVars, DiffView, DoctorView, Drain, Fence, FirmwareView,
+    GenerationView, Identify, ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeView,
+    OverlayFileView, Pin, PowerOrder, PowerView, RemoveMachines, Rename, Replace, Replaced,
+    SearchView, SensorView, TimelineView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
@@ -58,6 +59,21 @@ routes! {
     GET_NODE_POWER: Get<Object<PowerView>, 1> =
         Get::new("/v1/nodes/{node}/power", "Ask the BMC of a node for its power state")
             .role(Role::Operator);
+    LIST_NODE_SENSORS: Get<Array<SensorView>, 1> =
+        Get::new("/v1/nodes/{node}/sensors", "Ask the BMC of a node for its sensors").role(Role::Operator);
+    LIST_NODE_BMC_EVENTS: Get<Array<BmcEventView>, 1> =
+        Get::new("/v1/nodes/{node}/sel", "Ask the BMC of a node for the newest events of its log")
+            .role(Role::Operator);
+    LIST_NODE_FIRMWARE: Get<Array<FirmwareView>, 1> =
+        Get::new("/v1/nodes/{node}/firmware", "Ask the BMC of a node for the versions of its firmware")
+            .role(Role::Operator);
+    OPEN_NODE_CONSOLE: Get<Empty, 1> = Get::new(
+        "/v1/nodes/{node}/console",
+        "Open the serial console of a node: a WebSocket; binary frames are bytes, text frames are notes",
+    )
+    .role(Role::Operator);
+    CLEAR_NODE_BMC_EVENTS: Post<Empty, Array<BmcEventView>, 1> =
+        Post::new("/v1/nodes/{node}/sel/clear", Verb::SelClear, "Delete the event log of a BMC");
     POWER_NODE: Post<Object<PowerOrder>, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/power", Verb::Power, "Switch a node by its BMC");
     SET_NODE_BOOT_DEVICE: Post<Object<BootDeviceOrder>, Object<NodeView>, 1> = Post::new(

@@ -9,6 +9,7 @@
 //! | `expected` | what a machine receives that an operator expects |
 //! | `pending` | connections of nodes that wait for approval |
 //! | `revoke` | revokes certificates, tokens, capability and link at once |
+//! | `rule_names` | names and labels that a rule gives the nodes that it approves |
 //! | `site_rules` | automatic approval by rule or policy |
 //! | `tickets` | one-time tokens for machines that are not netbooted |
 
@@ -18,6 +19,7 @@ mod error;
 pub(crate) mod expected;
 pub(crate) mod pending;
 pub(crate) mod revoke;
+pub(crate) mod rule_names;
 pub(crate) mod site_rules;
 pub(crate) mod tickets;
 

@@ -1,6 +1,9 @@
 //! Automatic approval of nodes by a rule or the site's policy, and their names by the site.
 
-use super::Enrolment;
+use super::{
+    Enrolment,
+    rule_names::{RuleNames, apply_rule},
+};
 use crate::environment::{
     alarms::log_failure,
     records::{name_holder, phase_event},
@@ -33,9 +36,10 @@ impl Enrolment {
         let audit_for =
             |principal| AuditContext::new(principal, Verb::Approve, self.env.new_correlation());
         let admitted = self.env.store.commit(|tx| {
+            let mut names = RuleNames::default();
             for id in &waiting {
                 let Some(mut node) = tx.node(*id).cloned() else { continue };
-                approve_automatically(tx, &mut node, &snapshot, &audit_for, now);
+                approve_automatically(tx, &mut node, &snapshot, &audit_for, &mut names, now);
                 tx.put_node(node);
             }
             Ok::<_, StoreError>(())
@@ -50,12 +54,13 @@ pub(crate) fn may_approve(tx: &Tx<'_>, node: &Node) -> bool {
     node.phase == Phase::Discovered && tx.before().approved_count() < MAX_AUTO_APPROVED
 }
 
-/// Approves an unknown node by policy or rule, and assigns the profile of the rule.
+/// Approves an unknown node by policy or rule, and assigns profile, labels and name of the rule.
 pub(crate) fn approve_automatically(
     tx: &mut Tx<'_>,
     node: &mut Node,
     snapshot: &SiteSnapshot,
     audit_for: &(dyn Fn(Principal) -> AuditContext + Sync),
+    names: &mut RuleNames,
     now: Timestamp,
 ) {
     let is_allowed = may_approve(tx, node);
@@ -72,6 +77,9 @@ pub(crate) fn approve_automatically(
                 .of_node(node.id),
         );
         node.profile = Some(profile);
+    }
+    if let Some(rule) = approval {
+        apply_rule(tx, node, rule, names, &audit, now);
     }
 }
 

@@ -1,9 +1,19 @@
-//! The power state of a node, as its BMC reports it now.
+//! Power state, sensors, event log, firmware and serial console of a node, by its BMC.
 
 use super::{NodeOps, OperateError};
-use meshd_api::{BmcVerb, PowerView};
-use meshd_bmc::impossible;
+use crate::{
+    environment::bmcs::BmcError,
+    vms::{ConsoleFrame, ConsoleSession},
+};
+use bytes::Bytes;
+use meshd_api::{BmcEventView, BmcVerb, FirmwareView, PowerView, SensorView};
+use meshd_bmc::{ReportKind, ReportRow, impossible};
+use meshd_model::fleet::{AuditContext, Event, EventKind};
+use meshd_proto::vm::ConsoleNote;
+use meshd_store::StoreError;
 use meshd_types::{Basis, BmcRequest, BootDevice, MacAddr, NodeId, PowerState, failpoint};
+use std::sync::Arc;
+use tokio::sync::mpsc;
 
 /// Requests that a view lists.
 const VERBS: [BmcRequest; 8] = [
@@ -17,7 +27,48 @@ const VERBS: [BmcRequest; 8] = [
     BmcRequest::Identify(true),
 ];
 
+/// Maximum number of queued pieces of output. A reader that is slower delays the BMC.
+const OUTPUT_QUEUE: usize = 64;
+/// Maximum number of queued pieces of input.
+const INPUT_QUEUE: usize = 64;
+
 impl NodeOps {
+    /// Opens the serial console of a node. It ends when the session is dropped.
+    pub async fn open_serial_console(
+        self: &Arc<Self>,
+        text: &str,
+        audit: &AuditContext,
+    ) -> Result<ConsoleSession, OperateError> {
+        let node = self.resolve(text)?;
+        let bmc = self.bmc_of(node)?;
+        if let Some(other) = self.other_machine_of(&bmc) {
+            let (machine, address) = (bmc.title(), bmc.address);
+            return Err(BmcError::Shared { machine, other, address }.into());
+        }
+        let opened = self.bmcs.console_when_permitted(&bmc).await;
+        let (console, open) = opened.map_err(|failure| {
+            let reason = failure.reason().to_owned();
+            BmcError::Report { machine: bmc.title(), reason }
+        })?;
+        let now = self.env.now();
+        let stored = self.env.store.commit(|tx| {
+            let detail = "an operator opened its serial console";
+            tx.event(Event::new(now, audit, EventKind::NodeAction, detail).of_node(node));
+            Ok::<_, StoreError>(())
+        });
+        stored.await?;
+        let (output, shown) = mpsc::channel(OUTPUT_QUEUE);
+        let (input, typed) = mpsc::channel::<Bytes>(INPUT_QUEUE);
+        tokio::spawn(async move {
+            if let Some(reason) = console.carry(typed, &output, ConsoleFrame::Bytes).await {
+                // The operator may be gone.
+                let _ = output.send(ConsoleFrame::Note(ConsoleNote::Ended { reason })).await;
+            }
+            drop(open);
+        });
+        Ok(ConsoleSession { output: shown, input })
+    }
+
     /// Asks the BMC of a node for its power state, or that of a machine that has not booted, by
     /// its MAC address. A BMC that fails is part of the view.
     pub async fn power_status(&self, text: &str) -> Result<PowerView, OperateError> {
@@ -60,6 +111,60 @@ impl NodeOps {
         (view.driver, view.address) = (Some(bmc.driver), bmc.address.clone());
         view.verbs = VERBS.iter().map(verb).collect();
         Ok(view)
+    }
+
+    /// Asks the BMC of a node for its sensors.
+    pub async fn sensors(&self, text: &str) -> Result<Vec<SensorView>, OperateError> {
+        let rows = self.bmc_report(text, ReportKind::Sensors).await?;
+        let view =
+            |ReportRow { name, value: reading, state, .. }| SensorView { name, reading, state };
+        Ok(rows.into_iter().map(view).collect())
+    }
+
+    /// Asks the BMC of a node for the newest events of its log.
+    pub async fn bmc_events(&self, text: &str) -> Result<Vec<BmcEventView>, OperateError> {
+        let rows = self.bmc_report(text, ReportKind::Events).await?;
+        let view = |ReportRow { id, at, name: sensor, value: event, state }| BmcEventView {
+            id,
+            at,
+            sensor,
+            event,
+            state,
+        };
+        Ok(rows.into_iter().map(view).collect())
+    }
+
+    /// Deletes all events of the log of a BMC. Returns those that are left.
+    pub async fn clear_bmc_events(&self, text: &str) -> Result<Vec<BmcEventView>, OperateError> {
+        self.bmc_report(text, ReportKind::ClearEvents).await?;
+        self.bmc_events(text).await
+    }
+
+    /// Asks the BMC of a node for the versions of its firmware.
+    pub async fn firmware(&self, text: &str) -> Result<Vec<FirmwareView>, OperateError> {
+        let rows = self.bmc_report(text, ReportKind::Firmware).await?;
+        let view = |ReportRow { name, value: version, .. }| FirmwareView { name, version };
+        Ok(rows.into_iter().map(view).collect())
+    }
+
+    /// Asks the BMC of a node for a report.
+    async fn bmc_report(
+        &self,
+        text: &str,
+        kind: ReportKind,
+    ) -> Result<Vec<ReportRow>, OperateError> {
+        let bmc = self.bmc_of(self.resolve(text)?)?;
+        if kind == ReportKind::ClearEvents
+            && let Some(other) = self.other_machine_of(&bmc)
+        {
+            let (machine, address) = (bmc.title(), bmc.address);
+            return Err(BmcError::Shared { machine, other, address }.into());
+        }
+        let report = self.bmcs.report_when_permitted(&bmc, kind).await;
+        report.map_err(|failure| {
+            let reason = failure.reason().to_owned();
+            BmcError::Report { machine: bmc.title(), reason }.into()
+        })
     }
 
     /// Whether the BMC of a node reports now that the machine is off. False without a BMC, and for

@@ -4,7 +4,7 @@ use super::{NodeOps, operations::BATCH};
 use crate::{
     enrolment::expected::adopt_expected,
     environment::{
-        bmcs::{BmcOwner, resolve},
+        bmcs::{BmcOwner, NetworkKey, resolve},
         site_snapshot::SiteSnapshot,
     },
 };
@@ -14,7 +14,7 @@ use meshd_model::fleet::{
     MachineRow, Node, Phase, Principal, RowFault, parse_rows,
 };
 use meshd_store::{Model, StoreError, Tx};
-use meshd_types::{BmcDriver, MacAddr, ProfileName, Timestamp};
+use meshd_types::{MacAddr, ProfileName, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -258,18 +258,25 @@ impl<'a> Conflicts<'a> {
             let address = machine.bmc_address.clone()?;
             let of_rule = || Some(resolve(site, &BmcOwner::of_machine(machine)).ok()?.driver);
             let driver = machine.bmc_driver.or_else(of_rule)?;
-            // A program may switch several machines at one address.
-            matches!(driver, BmcDriver::Redfish | BmcDriver::Ipmi).then_some((driver, address))
+            // A program may switch several machines at one address: it has no key.
+            Some((NetworkKey::parse(driver, &address)?, address))
         };
         let others = self.model.expected_machines();
         let others = others.filter(|machine| !self.imported.contains_key(&machine.mac));
-        let mut owners: BTreeMap<(BmcDriver, String), String> =
-            others.filter_map(|machine| Some((bmc(machine)?, machine.title()))).collect();
+        // Systems of one BMC have the same server, and a path each.
+        let mut owners: BTreeMap<String, Vec<(NetworkKey, String)>> = BTreeMap::new();
+        for machine in others {
+            let Some((key, _)) = bmc(machine) else { continue };
+            owners.entry(key.server()).or_default().push((key, machine.title()));
+        }
         let mut faults = Vec::new();
         for (line, machine) in self.machines {
-            let Some(key) = bmc(machine) else { continue };
-            let address = key.1.clone();
-            if let Some(other) = owners.insert(key, machine.title()) {
+            let Some((key, address)) = bmc(machine) else { continue };
+            let owners = owners.entry(key.server()).or_default();
+            let other = owners.iter().find(|(other, _)| key.is_shared(other));
+            let other = other.map(|(_, title)| title.clone());
+            owners.push((key, machine.title()));
+            if let Some(other) = other {
                 let message = format!("`{address}` is the BMC of {other}, too");
                 let hint = "write the address of the machine's BMC; with several systems, add the path of one";
                 faults.push(RowFault::new(*line, "bmc_address", message, hint.to_owned()));

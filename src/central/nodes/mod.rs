@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `admission` | approve, release |
-//! | `bmc_status` | the power state of a node, as its BMC reports it |
+//! | `bmc_status` | power state, sensors and serial console of a node, by its BMC |
 //! | `boot_settings` | profile, variables, pinned generation, override for the next boot |
 //! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |

@@ -2,7 +2,8 @@
 
 use crate::cli::{
     Context, Failure,
-    output::print::{self, Output, ago, confirm, now, table},
+    output::list::ListOutput,
+    output::print::{self, ago, confirm, now, table},
     wait,
 };
 use clap::Subcommand;
@@ -29,7 +30,7 @@ pub(crate) enum ApiToken {
     /// List tokens, without their secrets
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Revoke a token
     Revoke {

@@ -5,7 +5,8 @@ use crate::cli::{
     Context, Failure,
     client::NodeNames,
     local::id::Machine,
-    output::print::{self, Output, ago, now, table},
+    output::list::ListOutput,
+    output::print::{self, ago, now, table},
     path_text, wait,
 };
 use clap::Subcommand;
@@ -38,7 +39,7 @@ pub(crate) enum Token {
     /// List tickets, without their secrets
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Revoke a ticket
     Revoke {
@@ -85,7 +86,7 @@ impl Token {
             }
             Token::List { output } => {
                 let all = wait(client.get(api::LIST_TOKENS.path([])))?;
-                let names = wait(async { Ok(client.node_names_for(output).await) })?;
+                let names = wait(async { Ok(client.node_names_for(*output).await) })?;
                 output.print(&all, |all| list(all, &names))
             }
             Token::Revoke { token } => {

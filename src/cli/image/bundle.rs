@@ -4,7 +4,8 @@ use super::{unreadable, versions::Prune};
 use crate::cli::{
     Context, Failure,
     output::{
-        print::{Output, bytes, table, write},
+        list::ListOutput,
+        print::{bytes, table, write},
         progress::Drawing,
     },
 };
@@ -25,7 +26,7 @@ pub(crate) enum Bundle {
     /// List bundles with their builds
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Build a bundle from its recipe
     Build {

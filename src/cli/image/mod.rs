@@ -12,7 +12,8 @@ pub(crate) mod versions;
 use super::{
     Context, Failure,
     output::{
-        print::{Output, bytes, table, write},
+        list::ListOutput,
+        print::{bytes, table, write},
         progress::Drawing,
     },
     wait,
@@ -39,7 +40,7 @@ pub(super) enum Image {
     /// List images with their builds and versions
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Build an image from its recipe
     Build {

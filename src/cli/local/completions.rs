@@ -1,6 +1,7 @@
 //! `meshd completions` and `meshd man-pages`: shell completion scripts and manual pages for
 //! packages.
 
+use super::complete;
 use crate::cli::{Cli, Failure, output::writer, path_text};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
@@ -15,6 +16,9 @@ pub(crate) struct Completions {
 
 impl Completions {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if let Some(script) = complete::script(self.shell) {
+            return writer::write(script);
+        }
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "meshd", &mut script);
         writer::write_raw(&script)

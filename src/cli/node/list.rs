@@ -5,12 +5,12 @@ use crate::cli::{
     Failure,
     client::AdminClient,
     output::{
-        print::{Format, Output, ago, json, now, table_of, write, yaml},
+        print::{ago, json, now, table_of, write, yaml},
         writer::write_raw,
     },
 };
 use clap::{Args, ValueEnum};
-use meshd_api::{NodeView, routes as api};
+use meshd_api::{MachineView, NodeView, routes as api};
 use meshd_model::fleet::{Phase, Selector, label_words};
 use meshd_types::{Hostlist, ProfileName, Timestamp};
 use std::{io::IsTerminal as _, time::Duration};
@@ -77,6 +77,8 @@ enum NodeListFormat {
     Name,
     /// All columns, for spreadsheets
     Csv,
+    /// Inventory of Ansible, as `node export` prints it
+    Ansible,
     /// For programs
     Json,
     /// For programs and people
@@ -88,7 +90,7 @@ impl List {
         let mut last: Option<Vec<NodeView>> = None;
         let named = if self.nodes.is_empty() { None } else { Some(joined(&self.nodes)?) };
         if self.expected {
-            return machines::list(client, named.as_ref(), self.expected_output()?).await;
+            return self.print_expected(&machines::expected(client, named.as_ref()).await?);
         }
         loop {
             let nodes = client.get(self.path(named.as_ref())).await?;
@@ -122,6 +124,7 @@ impl List {
             NodeListFormat::Wide => write(&list(nodes, now(), HEAD.len(), headers)),
             NodeListFormat::Name => write(&lines_of(nodes.iter().map(|node| node.name.as_str()))),
             NodeListFormat::Csv => write(&csv(nodes, headers)?),
+            NodeListFormat::Ansible => write(&json(&machines::ansible(nodes))?),
             NodeListFormat::Json => write(&json(nodes)?),
             NodeListFormat::Yaml => write(&yaml(nodes)?),
         }
@@ -135,15 +138,25 @@ impl List {
         matches!(self.format(), NodeListFormat::Table | NodeListFormat::Wide)
     }
 
-    /// Returns the format for machines that have not appeared, which have fewer columns.
-    fn expected_output(&self) -> Result<Output, Failure> {
+    /// Prints machines that have not appeared.
+    fn print_expected(&self, machines: &Vec<MachineView>) -> Result<(), Failure> {
+        if machines.is_empty() && self.is_for_people() {
+            message!("no machine is expected");
+        }
+        let headers = !self.no_headers;
         match self.format() {
-            NodeListFormat::Table => Ok(Output::of(Format::Table)),
-            NodeListFormat::Json => Ok(Output::of(Format::Json)),
-            NodeListFormat::Yaml => Ok(Output::of(Format::Yaml)),
-            NodeListFormat::Wide | NodeListFormat::Name | NodeListFormat::Csv => Err(Failure::new(
-                "expected machines are listed as table, json or yaml",
-                "`meshd node export --format csv` contains them, too",
+            NodeListFormat::Table => write(&machines::rows(machines, headers, false)),
+            NodeListFormat::Wide => write(&machines::rows(machines, headers, true)),
+            NodeListFormat::Name => {
+                let titles: Vec<String> = machines.iter().map(|it| it.machine.title()).collect();
+                write(&lines_of(titles.iter().map(String::as_str)))
+            }
+            NodeListFormat::Csv => write(&machines::expected_csv(machines, headers)?),
+            NodeListFormat::Json => write(&json(machines)?),
+            NodeListFormat::Yaml => write(&yaml(machines)?),
+            NodeListFormat::Ansible => Err(Failure::new(
+                "Ansible reaches nodes only, no machine that has not appeared",
+                "use -o name or -o csv",
             )),
         }
     }

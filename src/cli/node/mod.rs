@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `bmc` | commands that ask the BMCs of nodes: power, sensors, event log, serial console |
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `boots` | `meshd boot-times` and `meshd node timeline`: the boots of a node with their times |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
@@ -12,11 +13,11 @@
 //! | `machines` | `meshd node add/import/export`: machines as lists, also those that have not booted yet |
 //! | `naming` | `meshd node label/rename`: labels and names of nodes |
 //! | `operation` | `meshd operation`: lists, follows and cancels orders to nodes |
-//! | `power` | `meshd node power/boot-device/identify`: orders to the BMCs of nodes |
 //! | `targets` | target nodes of a command: IDs, names, prefixes, hostlists or a label selector |
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
 
+pub(crate) mod bmc;
 pub(crate) mod boot_settings;
 pub(crate) mod boots;
 pub(crate) mod doctor;
@@ -27,7 +28,6 @@ pub(crate) mod list;
 pub(crate) mod machines;
 pub(crate) mod naming;
 pub(crate) mod operation;
-pub(crate) mod power;
 pub(crate) mod targets;
 pub(crate) mod logs;
 pub(crate) mod units;
@@ -39,6 +39,7 @@ use super::{
     profile::vars,
     wait,
 };
+use bmc::{power, reports};
 use boots::timeline::timeline;
 use clap::Subcommand;
 use doctor::NodeDoctor;
@@ -182,6 +183,14 @@ pub(super) enum Node {
     BootDevice(power::BootDeviceArgs),
     /// Switch the identification light of a node
     Identify(power::IdentifyArgs),
+    /// Show the sensors of a node by its BMC
+    Sensors(reports::BmcReportArgs),
+    /// Show or delete the event log of a node's BMC
+    Sel(reports::EventLogArgs),
+    /// Show the firmware versions of a node by its BMC
+    Firmware(reports::BmcReportArgs),
+    /// Connect to the serial port of a node by its BMC
+    Console(reports::SerialConsoleArgs),
     /// Release a node from quarantine
     Release(Targets),
     /// Run a program on a free node and return its exit code
@@ -258,6 +267,10 @@ impl Node {
                 Node::Power(power) => power.run(client).await,
                 Node::BootDevice(device) => device.run(&client).await,
                 Node::Identify(identify) => identify.run(&client).await,
+                Node::Sensors(report) => report.sensors(&client).await,
+                Node::Sel(log) => log.run(&client).await,
+                Node::Console(console) => console.run(&client).await,
+                Node::Firmware(report) => report.firmware(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
                 Node::Reboot { targets, yes, force, power, .. } => {
                     let client = client.with_force(force);
@@ -421,12 +434,6 @@ fn override_text(once: &NextBootOverride) -> String {
         .used_by
         .map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
     format!("{} ({state})", once.words())
-}
-
-/// Returns the JSON name of a value, such as an enum variant.
-pub(super) fn word(value: &impl serde::Serialize) -> String {
-    let word = serde_json::to_value(value).ok();
-    word.and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 fn facts(facts: &Facts) -> [(&'static str, String); 6] {

@@ -3,6 +3,7 @@
 use crate::cli::{
     Context, Failure,
     client::AdminClient,
+    output::list::{ListOutput, TimeFilter},
     output::print::{Output, ago, fields, now, table},
     wait,
 };
@@ -23,7 +24,9 @@ pub(crate) enum OperationCommand {
     /// List operations, the newest last
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
+        #[command(flatten)]
+        time: TimeFilter,
     },
     /// Show an operation and its nodes
     Show {
@@ -49,10 +52,11 @@ impl OperationCommand {
         let client = context.client()?;
         wait(async {
             match self {
-                OperationCommand::List { output } => {
-                    let found = client
+                OperationCommand::List { output, time } => {
+                    let mut found = client
                         .get(api::LIST_OPERATIONS.path([]).with("sort", "accepted_at"))
                         .await?;
+                    found.retain(|operation| time.includes(operation.accepted_at));
                     output.print(&found, |found| rows(found))
                 }
                 OperationCommand::Show { operation, output } => {

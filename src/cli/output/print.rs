@@ -42,11 +42,6 @@ impl Output {
         if self.json { Format::Json } else { self.output }
     }
 
-    /// Creates the options of a command with more formats of its own.
-    pub(crate) fn of(output: Format) -> Self {
-        Output { output, json: false }
-    }
-
     /// Prints a value. Calls `table` only for the table format.
     pub(crate) fn print<T: Serialize>(
         self,
@@ -210,6 +205,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
         || format!("{bytes} B"),
         |(size, name)| format!("{}.{} {name}", bytes / size, bytes % size * 10 / size),
     )
+}
+
+/// Returns the JSON name of a value, such as an enum variant.
+pub(crate) fn word(value: &impl Serialize) -> String {
+    let word = serde_json::to_value(value).ok();
+    word.and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// Returns the current time of this machine.

@@ -25,10 +25,7 @@ const SYNONYMS: [(&[&str], &[&str]); 9] = [
 
 /// Prints help, a version or an error. Help that cannot be written is an error.
 pub(crate) fn print(error: Error, words: &[OsString]) -> ExitCode {
-    let mut error = in_one_line(error, words);
-    if error.kind() == ErrorKind::InvalidSubcommand {
-        suggest(&mut error, words);
-    }
+    let error = with_own_suggestions(in_one_line(error, words), words);
     if error.use_stderr() {
         write_message(&error.render().to_string());
         return ExitCode::from(2);
@@ -40,6 +37,23 @@ pub(crate) fn print(error: Error, words: &[OsString]) -> ExitCode {
         }
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// Replaces and removes suggestions of clap that mislead.
+fn with_own_suggestions(mut error: Error, words: &[OsString]) -> Error {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => suggest(&mut error, words),
+        ErrorKind::UnknownArgument => {
+            remove_far_guess(&mut error, ContextKind::InvalidArg, ContextKind::SuggestedArg);
+            // How to pass an option as a value: a mistyped option is no name of a node.
+            error.remove(ContextKind::Suggested);
+        }
+        ErrorKind::InvalidValue => {
+            remove_far_guess(&mut error, ContextKind::InvalidValue, ContextKind::SuggestedValue);
+        }
+        _ => {}
+    }
+    error
 }
 
 /// Returns the error for the same words without control characters: clap prints words as they are,
@@ -69,6 +83,29 @@ fn suggest(error: &mut Error, words: &[OsString]) {
     }
 }
 
+/// Removes a suggestion of clap that has little in common with the typed word: `--name` is no
+/// `--no-headers`.
+fn remove_far_guess(error: &mut Error, typed: ContextKind, suggested: ContextKind) {
+    let first = |value: &ContextValue| match value {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => texts.first().cloned(),
+        _ => None,
+    };
+    let (Some(typed), Some(guess)) =
+        (error.get(typed).and_then(first), error.get(suggested).and_then(first))
+    else {
+        return;
+    };
+    // `--option <VALUE>` has its value in the suggestion.
+    let word = |text: &str| {
+        let name = text.trim_start_matches('-').split([' ', '=']).next();
+        name.unwrap_or_default().to_owned()
+    };
+    if nearest(&word(&typed), [word(&guess).as_str()]).is_none() {
+        error.remove(suggested);
+    }
+}
+
 /// Returns the verb with the meaning or the spelling of `typed`, in the command that the words
 /// before it name.
 pub(crate) fn similar_verb(command: &Command, typed: &str, words: &[OsString]) -> Option<String> {
@@ -82,4 +119,22 @@ pub(crate) fn similar_verb(command: &Command, typed: &str, words: &[OsString]) -
         SYNONYMS.iter().filter(|(words, _)| words.contains(&typed)).flat_map(|(_, here)| *here);
     let meant = meant.copied().find(|verb| verbs.contains(verb));
     meant.or_else(|| nearest(typed, verbs.iter().copied())).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(line: &str) -> String {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let error = Cli::try_parse_from(&words).unwrap_err();
+        with_own_suggestions(error, &words).render().to_string()
+    }
+
+    #[test]
+    fn option_is_suggested_only_if_it_is_near() {
+        assert!(shown("meshd node list --srt name").contains("'--sort"));
+        let far = shown("meshd node list --name gpu001");
+        assert!(!far.contains("tip:"), "{far}");
+    }
 }

@@ -26,11 +26,7 @@ mod unused;
 pub(super) use check::{faults, fits_profiles};
 pub(super) use unused::warnings;
 
-use super::{
-    Context, Failure,
-    output::print::{Output, table},
-    profile, wait,
-};
+use super::{Context, Failure, output::list::ListOutput, output::print::table, profile, wait};
 use clap::{Args, Subcommand};
 use meshd_api::{GENERATION_HEADER, OverlayView, routes as api};
 use meshd_config::Site;
@@ -46,7 +42,7 @@ pub(super) enum OverlayCommand {
     /// List overlays
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Show the files and variables of an overlay
     Show(show::Show),

@@ -12,6 +12,7 @@ use super::{
     Context, Failure,
     client::AdminClient,
     node::targets::{NamedTargets, Targets},
+    output::list::{ListOutput, TimeFilter},
     output::print::{Output, confirm, confirm_number, write},
     wait,
 };
@@ -46,7 +47,9 @@ pub(super) enum RolloutCommand {
     /// List rollouts, the newest last
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
+        #[command(flatten)]
+        time: TimeFilter,
     },
     /// Show a rollout, its waves and its nodes
     Show {
@@ -121,9 +124,10 @@ impl RolloutCommand {
             match self {
                 RolloutCommand::Plan { options, output } => plan(&client, options, output).await,
                 RolloutCommand::Start(args) => start(&client, args).await,
-                RolloutCommand::List { output } => {
+                RolloutCommand::List { output, time } => {
                     let path = api::LIST_ROLLOUTS.path([]).with("sort", "started_at");
-                    let found = client.get(path).await?;
+                    let mut found = client.get(path).await?;
+                    found.retain(|rollout| time.includes(rollout.started_at));
                     output.print(&found, |found| text::rows(found))
                 }
                 RolloutCommand::Show { rollout, output } => show(&client, rollout, output).await,

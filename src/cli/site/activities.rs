@@ -2,7 +2,8 @@
 
 use crate::cli::{
     Context, Failure,
-    output::print::{Output, ago, now, table},
+    output::list::ListOutput,
+    output::print::{ago, now, table},
     wait,
 };
 use clap::Args;
@@ -12,7 +13,7 @@ use meshd_api::{ActivitiesView, routes as api};
 #[derive(Debug, Args)]
 pub(crate) struct Activities {
     #[command(flatten)]
-    output: Output,
+    output: ListOutput,
 }
 
 impl Activities {

@@ -4,7 +4,8 @@ use super::events::times;
 use crate::cli::{
     Context, Failure,
     client::NodeNames,
-    output::print::{Output, table},
+    output::list::{ListOutput, TimeFilter},
+    output::print::table,
     wait,
 };
 use clap::Args;
@@ -21,21 +22,24 @@ pub(crate) struct Audit {
     /// Filter: uid:N, token:NAME, rule:NAME, node or meshd
     #[arg(long, value_name = "ACTOR")]
     actor: Option<Principal>,
-    /// Show at most N records, the newest
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    limit: u16,
+    /// Show at most N, the newest [default: 100, or by --since]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    limit: Option<u16>,
     #[command(flatten)]
-    output: Output,
+    time: TimeFilter,
+    #[command(flatten)]
+    output: ListOutput,
 }
 
 impl Audit {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
-        let path = api::LIST_AUDIT_RECORDS.path([]).with("limit", self.limit);
+        let path = api::LIST_AUDIT_RECORDS.path([]).with("limit", self.time.limit(self.limit));
         let path = path.with_optional("node", self.node).with_optional("actor", self.actor);
         let client = context.client()?;
-        let (lines, names) = wait(async {
-            Ok((client.get(path).await?, client.node_names_for(self.output).await))
+        let (mut lines, names) = wait(async {
+            Ok((client.get(path).await?, client.node_names_for(*self.output).await))
         })?;
+        lines.retain(|line| self.time.includes(line.audit.at));
         self.output.print(&lines, |lines| rows(lines, &names))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::cli::{
     Context, Failure,
+    output::list::ListOutput,
     output::print::{Output, ago, now, table},
     wait,
 };
@@ -24,7 +25,7 @@ pub(crate) enum Dhcp {
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
 }
 

@@ -3,6 +3,7 @@
 use crate::cli::{
     Context, Failure,
     client::NodeNames,
+    output::list::TimeFilter,
     output::print::{Output, clean, wrapped},
     wait,
 };
@@ -25,9 +26,11 @@ pub(crate) struct Events {
     /// Show these kinds only, separated by commas
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
-    /// Show at most N past events, the newest
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    limit: u16,
+    /// Show at most N, the newest [default: 100, or by --since]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    limit: Option<u16>,
+    #[command(flatten)]
+    time: TimeFilter,
     #[command(flatten)]
     output: Output,
 }
@@ -35,14 +38,19 @@ pub(crate) struct Events {
 impl Events {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let kinds = (!self.kind.is_empty()).then(|| self.kind.join(","));
-        let path = api::LIST_EVENTS.path([]).with("follow", self.follow).with("limit", self.limit);
+        let time = self.time;
+        let limit = time.limit(self.limit);
+        let path = api::LIST_EVENTS.path([]).with("follow", self.follow).with("limit", limit);
         let path = path.with_optional("node", self.node).with_optional("kind", kinds);
         let client = context.client()?;
         let output = self.output;
         wait(async {
             let names = client.node_names_for(output).await;
             client
-                .lines(path, |event, _| output.print_one(&event, |event| line(event, &names)))
+                .lines(path, |event, _| match time.includes(event.at) {
+                    true => output.print_one(&event, |event| line(event, &names)),
+                    false => Ok(()),
+                })
                 .await
         })?;
         if self.follow {

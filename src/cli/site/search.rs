@@ -1,10 +1,6 @@
 //! `meshd search`: finds nodes, VMs and tasks by a part of a text.
 
-use crate::cli::{
-    Context, Failure,
-    output::print::{Output, table},
-    wait,
-};
+use crate::cli::{Context, Failure, output::list::ListOutput, output::print::table, wait};
 use clap::Args;
 use meshd_api::{SearchView, routes as api};
 
@@ -15,7 +11,7 @@ pub(crate) struct Search {
     /// Text of 2 to 100 characters
     text: String,
     #[command(flatten)]
-    output: Output,
+    output: ListOutput,
 }
 
 impl Search {

@@ -12,6 +12,7 @@ use super::{
     Context, Failure,
     client::{AdminClient, NodeNames},
     output::{
+        list::{ListOutput, TimeFilter},
         print::{self, Output, ago, fields, now, table},
         writer::RawOutput,
     },
@@ -34,7 +35,9 @@ pub(super) enum Task {
     /// List tasks, the newest last
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
+        #[command(flatten)]
+        time: TimeFilter,
     },
     /// Show a task and its nodes
     Show {
@@ -118,8 +121,9 @@ impl Task {
         let client = context.client()?;
         match self {
             Task::Run(run) => run.run(&client),
-            Task::List { output } => {
-                let all = wait(client.get(api::LIST_TASKS.path([])))?;
+            Task::List { output, time } => {
+                let mut all = wait(client.get(api::LIST_TASKS.path([])))?;
+                all.retain(|task| time.includes(task.created_at));
                 output.print(&all, |all| list(all))
             }
             Task::Show { task, output } => {

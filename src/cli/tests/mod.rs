@@ -12,7 +12,6 @@ use super::{
     output::{self, print},
     *,
 };
-use clap::error::ErrorKind;
 use meshd_api::{NodeDetail, NodeView, TimelineView};
 use meshd_model::fleet::{
     BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall,

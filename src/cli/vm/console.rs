@@ -44,23 +44,29 @@ struct Keyboard {
     leaves: oneshot::Receiver<()>,
 }
 
+/// The path of a console in the API, and its VM or node.
+pub(crate) struct ConsolePath<'t> {
+    pub(crate) path: String,
+    pub(crate) title: &'t str,
+}
+
 /// Connects the terminal to a console until Ctrl-] or the end of the console. A terminal with input
 /// belongs to the guest: editors and menus need its escape sequences. Without input, they are
 /// removed.
 pub(crate) async fn console(
     client: &AdminClient,
-    vm: &str,
+    ConsolePath { path, title }: ConsolePath<'_>,
     input: bool,
     option: RawOutput,
 ) -> Result<(), Failure> {
-    let socket = client.socket(api::OPEN_VM_CONSOLE.path([&vm]).as_str()).await?;
+    let socket = client.socket(&path).await?;
     let keyboard = stdin();
     let raw = (input && keyboard.is_terminal()).then(|| RawTerminal::of(&keyboard));
     let raw = raw
         .transpose()
         .map_err(|error| Failure::new(format!("no terminal: {error}"), "use --no-input"))?;
     if raw.is_some() {
-        write_message(&format!("console of {vm}; Ctrl-] ends it\r\n"));
+        write_message(&format!("console of {title}; Ctrl-] ends it\r\n"));
     }
     let mut output =
         if raw.is_some() { ForeignOutput::of_terminal() } else { ForeignOutput::new(option) };
@@ -79,7 +85,7 @@ pub(crate) async fn console(
     }
     drop(raw);
     output.end();
-    message!("the console of {vm} ended");
+    message!("the console of {title} ended");
     Ok(())
 }
 

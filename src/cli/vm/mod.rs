@@ -15,9 +15,9 @@ pub(crate) mod wait;
 use super::{
     Context, Failure,
     client::{AdminClient, NodeNames},
-    node::word,
     output::{
-        print::{self, Output, ago, confirm, fields, now, table},
+        list::ListOutput,
+        print::{self, Output, ago, confirm, fields, now, table, word},
         writer::RawOutput,
     },
     wait,
@@ -74,7 +74,7 @@ pub(super) enum Vm {
     /// List VMs
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Show a VM
     Show {
@@ -149,7 +149,7 @@ impl Vm {
                 }
                 Vm::List { output } => {
                     let all = client.get(api::LIST_VMS.path([])).await?;
-                    let names = client.node_names_for(output).await;
+                    let names = client.node_names_for(*output).await;
                     output.print(&all, |all| list(all, &names))
                 }
                 Vm::Show { vm, output } => {
@@ -158,7 +158,9 @@ impl Vm {
                     output.print(&vm, |vm| show(vm, &names))
                 }
                 Vm::Console { vm, no_input, raw } => {
-                    console::console(&client, &vm, !no_input, raw).await
+                    let path = api::OPEN_VM_CONSOLE.path([&vm]).as_str().to_owned();
+                    let path = console::ConsolePath { path, title: &vm };
+                    console::console(&client, path, !no_input, raw).await
                 }
                 Vm::Logs { vm, follow, raw } => console::logs(&client, &vm, follow, raw).await,
                 Vm::Delete { vm, node, yes, force, wait } => {

@@ -3,6 +3,7 @@
 use crate::cli::{
     Context, Failure,
     client::{AdminClient, NodeNames},
+    output::list::ListOutput,
     output::print::{self, Output, fields, table},
     wait,
 };
@@ -19,7 +20,7 @@ pub(crate) enum SlotCommand {
     /// List slots
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Show a slot
     Show {
@@ -69,7 +70,7 @@ impl SlotCommand {
             match self {
                 SlotCommand::List { output } => {
                     let all = client.get(api::LIST_SLOTS.path([])).await?;
-                    let names = client.node_names_for(output).await;
+                    let names = client.node_names_for(*output).await;
                     output.print(&all, |all| list(all, &names))
                 }
                 SlotCommand::Show { slot, output } => {

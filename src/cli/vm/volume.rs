@@ -4,6 +4,7 @@
 use crate::cli::{
     Context, Failure,
     output::{
+        list::ListOutput,
         print::{Output, bytes, confirm, now, table},
         writer::{write_message, write_over},
     },
@@ -34,7 +35,7 @@ pub(crate) enum Volume {
     /// List volumes with their VMs
     List {
         #[command(flatten)]
-        output: Output,
+        output: ListOutput,
     },
     /// Remove an unused volume
     Remove {

@@ -3,8 +3,7 @@
 use crate::cli::{
     Failure,
     client::AdminClient,
-    node::word,
-    output::print::{bytes, span},
+    output::print::{bytes, span, word},
 };
 use clap::Args;
 use meshd_api::{VmView, routes as api};

@@ -2,11 +2,13 @@
 
 use super::segment::Segments;
 use crate::{
-    Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Identity, MacPrefix,
+    Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Identity, MacPrefix, NamePattern,
     fault::suggest,
     reader::{Document, Table, or},
 };
-use meshd_types::{NodeId, ProfileName, RuleName, SystemUuid, is_filler};
+use meshd_types::{
+    Hint as _, LabelKey, LabelValue, NodeId, ProfileName, RuleName, SystemUuid, is_filler,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
@@ -16,6 +18,8 @@ use std::{
 /// Bounds of `[enroll].token_ttl`; a boot takes minutes.
 const TOKEN_TTL: RangeInclusive<Duration> =
     Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
+/// Maximum number of labels of one node.
+const MAX_LABELS: usize = 32;
 /// Each unknown machine is compared with all rules.
 const MAX_RULES: usize = 1024;
 /// Keys of the criteria.
@@ -101,6 +105,8 @@ fn rule(
         segments: on_segments(document, table, known.segments),
     };
     let profile = profile(document, table, known.profiles);
+    let node_name = table.parsed::<NamePattern>("node_name").map(|pattern| pattern.value);
+    let labels = labels(table);
     // An empty list matches no machine.
     for key in ["serials", "uuids", "nodes", "mac_prefixes", "segments"] {
         if table.has(key) && table.strings(key).is_empty() {
@@ -114,7 +120,30 @@ fn rule(
         );
         document.fault(&table.own_position(), "would approve every machine", hint);
     }
-    Some(EnrollRule { name: name?.value, criteria, profile })
+    Some(EnrollRule { name: name?.value, criteria, profile, labels, node_name })
+}
+
+/// Reads labels, each as `key=value`.
+fn labels(table: &Table<'_>) -> BTreeMap<LabelKey, LabelValue> {
+    let mut labels = BTreeMap::new();
+    let texts = table.strings("labels");
+    table.is_within("labels", MAX_LABELS, texts.len(), "labels");
+    for text in texts {
+        let (key, value) = text.split_once('=').unwrap_or((&text, ""));
+        match (key.parse::<LabelKey>(), value.parse::<LabelValue>()) {
+            (Ok(key), Ok(value)) => {
+                if labels.insert(key, value).is_some() {
+                    let message = format!("the label of `{}` occurs twice", text.value);
+                    table.fault_at(&text, message, "remove one of the two");
+                }
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let message = format!("`{}` is not a label: {}", text.value, error.message());
+                table.fault_at(&text, message, "write key=value, such as \"rack=a\"");
+            }
+        }
+    }
+    labels
 }
 
 fn profile(

@@ -70,6 +70,24 @@ fn enrolment_rule_criteria_are_normalized() {
 }
 
 #[test]
+fn enrolment_rule_gives_names_and_labels() {
+    let rule = "[[enroll.rule]]\nname = \"gpu\"\nmac_prefixes = [\"52:54\"]\nlabels = [\"rack=a\", \"feed=1\"]\nnode_name = \"gpu{rack}-{n:03}\"\n";
+    let site = valid(read(&format!("{LEAST}{rule}")));
+    let [found] = site.enroll.rules.as_slice() else { panic!("one rule") };
+    assert_eq!(found.labels.len(), 2);
+    assert_eq!(
+        found.node_name.as_ref().map(ToString::to_string).as_deref(),
+        Some("gpu{rack}-{n:03}")
+    );
+    let wrong = rule.replace("feed=1", "rack=b").replace("{n:03}", "");
+    let wrong = wrong.replace("\"rack=a\"", "\"rack=a\", \"Rack\"");
+    let faults = read(&format!("{LEAST}{wrong}")).expect_err("three faults").to_string();
+    for fault in ["`Rack` is not a label", "`rack=b` occurs twice", "exactly one number"] {
+        assert!(faults.contains(fault), "{fault}: {faults}");
+    }
+}
+
+#[test]
 fn enrolment_rule_on_unidentifiable_segment_is_refused() {
     let proxy = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
     let rule = "[[enroll.rule]]\nname = \"r\"\nsegments = [\"br0\"]\n";

@@ -188,6 +188,7 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::ActionFailed { .. } => (StatusCode::BAD_GATEWAY, "action_failed"),
         OperateError::Unprepared { .. } => (StatusCode::INTERNAL_SERVER_ERROR, "unprepared"),
         OperateError::Bmc(BmcError::Password { .. }) => (StatusCode::CONFLICT, "bmc_password"),
+        OperateError::Bmc(BmcError::Report { .. }) => (StatusCode::CONFLICT, "bmc_report"),
         OperateError::Bmc(_) => (StatusCode::CONFLICT, "no_bmc"),
         OperateError::Store(_) => STORE,
     }

@@ -3,9 +3,11 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `label` | keys and values of labels |
 //! | `hostlist` | names of nodes with ranges and wildcards: `gpu[001-040,050]`, `gpu*` |
 
 pub(crate) mod hostlist;
+pub(crate) mod label;
 
 use crate::ParseError;
 use std::{fmt, str::FromStr};

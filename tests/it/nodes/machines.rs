@@ -164,6 +164,57 @@ fn list_with_faults_changes_nothing_and_names_all_lines() {
 }
 
 #[test]
+fn exports_of_other_programs_are_imported_by_their_content() {
+    let world = World::new("approve");
+    let import = |name: &str, text: &str| {
+        fs::write(world.path(name), text).unwrap();
+        run(&world, &["node", "import", world.path(name).to_str().unwrap()])
+    };
+    let maas = r#"[
+  {
+    "hostname": "gpu001", "tag_names": ["gpu"], "zone": {"name": "row-a"},
+    "boot_interface": {"mac_address": "52:54:00:00:00:01",
+      "links": [{"mode": "static", "ip_address": "10.77.0.21"}]}
+  },
+  {
+    "hostname": "gpu002"
+  },
+  {
+    "hostname": "gpu001", "boot_interface": {"mac_address": "52:54:00:00:00:01"}
+  }
+]"#;
+    let (code, text) = import("maas.json", maas);
+    assert_eq!(code, Some(1), "{text}");
+    for part in ["machine gpu002 has no boot interface", "mac: `52:54:00:00:00:01` is on line"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(expected(&world), 0, "with a fault, nothing is imported");
+    let rest = maas[maas.find("  },\n  {\n    \"hostname\": \"gpu002\"").unwrap()..].to_owned();
+    let (code, text) = import("maas.json", &maas.replace(&rest, "  }\n]"));
+    assert!(code == Some(0) && text.contains("1 added"), "{text}");
+    let xcat = "# <xCAT data object stanza file>\n\ngpu003:\n    objtype=node\n    bmc=10.1.0.3\n    groups=all,compute\n    mac=52:54:00:00:00:03!gpu003\n    mgt=ipmi\n    rack=b\n";
+    let (code, text) = import("nodes.stanza", xcat);
+    assert!(code == Some(0) && text.contains("1 added"), "{text}");
+    let machine = world.path("machines/gpu004");
+    fs::create_dir_all(&machine).unwrap();
+    fs::write(machine.join("UUID"), "10eff964\n").unwrap();
+    let folder = world.path("machines");
+    let folder = folder.to_str().unwrap();
+    let (code, text) = run(&world, &["node", "import", folder]);
+    assert!(code == Some(1) && text.contains("gpu004/MAC: "), "{text}");
+    fs::write(machine.join("MAC"), "52:54:00:00:00:04\n").unwrap();
+    let (code, text) = run(&world, &["node", "import", folder]);
+    assert!(code == Some(0) && text.contains("1 added"), "{text}");
+    let csv = world.meshd(&["node", "list", "--expected", "-o", "csv", "--no-headers"]);
+    assert_eq!(
+        String::from_utf8_lossy(&csv.stdout),
+        "52:54:00:00:00:01,gpu001,10.77.0.21,,gpu=true zone=row-a,,,\n\
+         52:54:00:00:00:03,gpu003,,,compute=true rack=b,,ipmi,10.1.0.3\n\
+         52:54:00:00:00:04,gpu004,,,,,,\n"
+    );
+}
+
+#[test]
 fn ten_thousand_machines_are_imported_and_removed() {
     let world = World::new("approve");
     let row = |number: u32| {

@@ -6,11 +6,11 @@
 //! | `boot_log` | the log of a boot, and why a boot failed |
 //! | `boot_times` | where the time of a boot goes: other NICs, lost packets, orders |
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
+//! | `lists` | lists for scripts, verbs of other programs, completion of names |
 //! | `machines` | machines that are defined before they boot |
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
 //! | `power` | orders to BMCs, by IPMI and by a program of the site |
 //! | `rollouts` | rollouts: canary, return, floor, kills of the daemon |
-//! | `stall_retries` | stalled boots that meshd retries by the BMC |
 //! | `hostlists` | hostlists in commands and in the admin API |
 //! | `lifecycle` | approval by rules, drain, hold, silence, removal |
 //! | `redfish` | orders to BMCs by Redfish, through a proxy that lies |
@@ -23,11 +23,11 @@ mod boot_times;
 pub mod generations;
 mod hostlists;
 mod lifecycle;
+mod lists;
 mod machines;
 mod operations;
 mod power;
 mod redfish;
 mod rollouts;
-mod stall_retries;
 mod trust;
 mod vfio;

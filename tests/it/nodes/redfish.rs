@@ -5,7 +5,7 @@ use crate::{
     kit::python_tools,
     world::{World, dhcp::As, eventually, stderr},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     fs,
     process::{Child, Command, Stdio},
@@ -13,7 +13,8 @@ use std::{
 
 /// Forwards requests to the emulator, and lies as the file `lie` says: `404 N` (the first N
 /// requests), `ignore` (changes are accepted and not forwarded), `slow N` (seconds), `refuse TYPE`
-/// (resets of this type), `forget` (the boot device). It counts refused logins.
+/// (resets of this type), `forget` (the boot device). It counts refused logins. The file `fake` has
+/// properties by path; a POST to a path puts its value into the file.
 const PROXY: &str = r#"
 import http.client, http.server, json, os, ssl, sys, time
 folder = sys.argv[1]
@@ -58,10 +59,17 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         headers = {name: self.headers[name] for name in names if self.headers.get(name)}
         inner.request(self.command, self.path, body, headers)
         response = inner.getresponse()
-        data = response.read()
-        if response.status == 401:
+        data, status = response.read(), response.status
+        if status == 401:
             note('refusals', self.path)
-        self.answer(response.status, data)
+        fake = json.loads(' '.join(read('fake')) or '{}')
+        if self.path in fake and status != 401:
+            if is_change:
+                open(os.path.join(folder, 'fake'), 'w').write(json.dumps({**fake, **fake[self.path]}))
+                return self.answer(200, b'{}')
+            known = json.loads(data) if status == 200 else {}
+            data, status = json.dumps({**known, **fake[self.path]}).encode(), 200
+        self.answer(status, data)
     do_GET = do_POST = do_PATCH = forward
 server = http.server.ThreadingHTTPServer(('127.0.0.1', 443), Proxy)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -243,4 +251,56 @@ fn bmc_with_another_certificate_gets_no_password() {
     let reloaded = world.meshd(&["reload"]);
     assert!(reloaded.status.success(), "{}", stderr(&reloaded));
     until_state(&world, &bench, "off");
+}
+
+#[test]
+fn sensors_events_and_versions_are_read_by_redfish() {
+    let mut world = World::prepared("approve");
+    let bench = Bench::new(&world);
+    let certificate = make_certificate(&bench);
+    let rule = format!(
+        "nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{certificate}\"]\n"
+    );
+    world.edit_site("[defaults]", &bench.sections("redfish", &rule));
+    world.start();
+    let _emulator = start_emulator(&world, &bench);
+    let _machine = seen_machine(&world, 1, "gpu001");
+    until_state(&world, &bench, "off");
+    let sensors = world.json(&["node", "sensors", "gpu001", "-o", "json"]);
+    let cpu = sensors.as_array().unwrap().iter().find(|sensor| sensor["name"] == "CPU Temp");
+    let cpu = cpu.unwrap_or_else(|| panic!("{sensors}"));
+    assert_eq!((&cpu["reading"], &cpu["state"]), (&"41 degrees C".into(), &"OK".into()));
+    let versions = world.json(&["node", "firmware", "gpu001", "-o", "json"]);
+    assert_eq!(versions, json!([{ "name": "BMC", "version": "1.00" }]));
+    let refused = world.meshd(&["node", "sel", "gpu001"]);
+    let text = stderr(&refused);
+    assert!(refused.status.code() == Some(1) && text.contains("no event log"), "{text}");
+
+    // The emulator has no event log.
+    let system = "/redfish/v1/Systems/27946b59-9e44-4fa7-8e91-f3527a1ef094";
+    let link = |path: &str| json!({ "@odata.id": path });
+    let entry = json!({
+        "@odata.id": "/log/1", "Id": "1", "Created": "2026-01-31T12:00:00Z",
+        "Message": "Fan 1 failed\u{1b}", "Severity": "Critical"
+    });
+    let fake = json!({
+        system: { "LogServices": link("/services") },
+        "/services": { "Members": [link("/other"), link("/sel")] },
+        "/other": { "Id": "Audit" },
+        "/sel": {
+            "Id": "SEL", "Entries": link("/entries"),
+            "Actions": { "#LogService.ClearLog": { "target": "/clear" } }
+        },
+        "/entries": { "Members": [entry] },
+        "/clear": { "/entries": { "Members": [] } }
+    });
+    bench.write("fake", &fake.to_string());
+    let events = world.json(&["node", "sel", "gpu001", "-o", "json"]);
+    assert_eq!(
+        (&events[0]["event"], &events[0]["state"]),
+        (&"Fan 1 failed".into(), &"Critical".into())
+    );
+    let cleared = world.meshd(&["node", "sel", "gpu001", "--clear", "--yes"]);
+    assert!(cleared.status.success(), "{}", stderr(&cleared));
+    assert_eq!(world.json(&["node", "sel", "gpu001", "-o", "json"]), json!([]));
 }

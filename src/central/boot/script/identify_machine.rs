@@ -11,6 +11,7 @@ use crate::{
     enrolment::{
         expected::{adopt_expected, is_adoption_pending},
         revoke::delete_node,
+        rule_names::RuleNames,
         site_rules::{approve_automatically, name_by_site, pending_name},
     },
     environment::{
@@ -401,7 +402,8 @@ impl Identification<'_> {
         node.address = Some(self.request.from.into());
         adopt_expected(tx, &mut node, mac, self.audit_for, now);
         name_by_site(tx, &mut node, self.snapshot, now);
-        approve_automatically(tx, &mut node, self.snapshot, self.audit_for, now);
+        let mut names = RuleNames::default();
+        approve_automatically(tx, &mut node, self.snapshot, self.audit_for, &mut names, now);
         // The machine was recorded as conflicting until the old NIC was certainly gone.
         let resolved = node.remove_conflict(mac) && node.conflicting_machines.is_empty();
         tx.put_node(node.clone());

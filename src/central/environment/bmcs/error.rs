@@ -16,6 +16,8 @@ pub enum BmcError {
     NoRule { machine: String, driver: BmcDriver, missing: &'static str },
     #[error("the BMC {address} of {machine} is that of {other}, too")]
     Shared { machine: String, other: String, address: String },
+    #[error("the BMC of {machine} does not report: {reason}")]
+    Report { machine: String, reason: String },
     #[error("file {} of the BMC {}", file.display(), cause.message())]
     Password { file: PathBuf, cause: ParseError },
 }
@@ -26,5 +28,6 @@ meshd_types::hints!(BmcError {
     BmcError::InvalidAddress { .. } => "write a host name or an address, with a port if it is not the default";
     BmcError::NoRule { driver, .. } => "write a [[power.bmc]] with driver = \"{driver}\" for the machine";
     BmcError::Shared { .. } => "correct bmc_address of one of them: an order would switch both";
+    BmcError::Report { .. } => "`meshd node power status` tries the BMC";
     BmcError::Password { cause, .. } => "{}", cause.hint().unwrap_or_default();
 });

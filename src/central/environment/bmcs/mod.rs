@@ -13,9 +13,10 @@ mod resolve;
 
 pub use error::BmcError;
 pub use passwords::password_faults;
-pub(crate) use resolve::{BmcOwner, ResolvedBmc, resolve, shared_with};
+pub(crate) use resolve::{BmcOwner, NetworkKey, ResolvedBmc, resolve, shared_with};
 
 use crate::{environment::Environment, locks::Leaf};
+use meshd_bmc::{Bmc, ReportKind, ReportRow, SerialConsole};
 use meshd_model::operations::{BmcFailure, BmcResult};
 use meshd_types::{BmcRequest, Digest, MacAddr, NodeId, OperationId, Timestamp};
 use std::{
@@ -32,6 +33,8 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 const REFUSAL_HOLD: Duration = Duration::from_secs(600);
 /// Difference between the wall clock and the monotonic clock that is a jump.
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
+/// Maximum number of open serial consoles.
+const MAX_CONSOLES: usize = 64;
 /// Pause of a request that waits for its permit.
 const PERMIT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -51,6 +54,8 @@ struct RequestState {
     refused: BTreeMap<String, (Digest, Duration)>,
     /// The last start of a machine, by monotonic time.
     last_start: Option<Duration>,
+    /// BMCs with an open serial console.
+    consoles: BTreeSet<String>,
     /// Orders whose request is under way in this process.
     in_flight: BTreeSet<(OperationId, NodeId)>,
     /// Wall clock and monotonic clock at the last look.
@@ -99,6 +104,18 @@ pub(crate) struct InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.bmcs.state.lock().in_flight.remove(&self.order);
+    }
+}
+
+/// The only serial console of a machine. Another one may be opened when it is dropped.
+pub(crate) struct OpenConsole {
+    bmcs: Arc<Bmcs>,
+    key: String,
+}
+
+impl Drop for OpenConsole {
+    fn drop(&mut self) {
+        self.bmcs.state.lock().consoles.remove(&self.key);
     }
 }
 
@@ -183,6 +200,16 @@ impl Bmcs {
         bmc: &ResolvedBmc,
         request: BmcRequest,
     ) -> BmcResult {
+        self.call(permit, bmc, |bmc| async move { bmc.send(request).await }).await
+    }
+
+    /// Calls a BMC with its password, unless the BMC refused the password a moment ago.
+    async fn call<T, F: Future<Output = Result<T, BmcFailure>>>(
+        &self,
+        permit: RequestPermit,
+        bmc: &ResolvedBmc,
+        call: impl FnOnce(Bmc) -> F,
+    ) -> Result<T, BmcFailure> {
         let bmc = bmc.with_password(self.env.site().power.timeout).await;
         let bmc = bmc.map_err(|error| BmcFailure::Credentials(error.to_string()))?;
         let password = bmc.login.as_ref().map(|login| {
@@ -199,7 +226,7 @@ impl Bmcs {
                 return Err(BmcFailure::Credentials(what.to_owned()));
             }
         }
-        let result = bmc.send(request).await;
+        let result = call(bmc).await;
         if let (Err(BmcFailure::Credentials(_)), Some(password)) = (&result, password) {
             let until = self.env.monotonic() + REFUSAL_HOLD;
             self.state.lock().refused.insert(permit.key.clone(), (password, until));
@@ -213,13 +240,53 @@ impl Bmcs {
         bmc: &ResolvedBmc,
         request: BmcRequest,
     ) -> BmcResult {
+        let permit = self.wait_for_permit(bmc, request).await?;
+        self.send(permit, bmc, request).await
+    }
+
+    /// Waits for a permit, and asks for a report.
+    pub(crate) async fn report_when_permitted(
+        self: &Arc<Self>,
+        bmc: &ResolvedBmc,
+        kind: ReportKind,
+    ) -> Result<Vec<ReportRow>, BmcFailure> {
+        let permit = self.wait_for_permit(bmc, BmcRequest::Status).await?;
+        self.call(permit, bmc, |bmc| async move { bmc.report(kind).await }).await
+    }
+
+    /// Waits for a permit, and opens the serial console: one of each machine.
+    pub(crate) async fn console_when_permitted(
+        self: &Arc<Self>,
+        bmc: &ResolvedBmc,
+    ) -> Result<(SerialConsole, OpenConsole), BmcFailure> {
+        let busy = |what: &str| BmcFailure::Failed(what.to_owned());
+        let open = {
+            let mut state = self.state.lock();
+            if state.consoles.len() >= MAX_CONSOLES {
+                return Err(busy("too many serial consoles are open"));
+            }
+            if !state.consoles.insert(bmc.key.clone()) {
+                return Err(busy("its serial console is open already"));
+            }
+            OpenConsole { bmcs: self.clone(), key: bmc.key.clone() }
+        };
+        let permit = self.wait_for_permit(bmc, BmcRequest::Status).await?;
+        let console = self.call(permit, bmc, |bmc| async move { bmc.serial_console().await });
+        Ok((console.await?, open))
+    }
+
+    async fn wait_for_permit(
+        self: &Arc<Self>,
+        bmc: &ResolvedBmc,
+        request: BmcRequest,
+    ) -> Result<RequestPermit, BmcFailure> {
         let deadline = Instant::now() + self.env.site().power.timeout;
         loop {
             // Questions of people leave a part of the permits to orders.
             let most = (self.env.site().power.max_requests * 3 / 4).max(1);
             let has_room = self.state.lock().busy.len() < most;
             if has_room && let Some(permit) = self.try_permit(bmc, request) {
-                return self.send(permit, bmc, request).await;
+                return Ok(permit);
             }
             if Instant::now() >= deadline {
                 return Err(BmcFailure::Failed("too many requests to BMCs wait".to_owned()));

@@ -153,7 +153,7 @@ pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcE
     }
     let key = match NetworkKey::parse(driver, &address) {
         // Systems and protocols of one BMC share its processor, and the account that it may lock.
-        Some(NetworkKey { host, port, .. }) => format!("{host} {}", port.unwrap_or_default()),
+        Some(key) => key.server(),
         // A program may switch several machines at one address.
         None => format!("{driver} {address} {}", owner.mac),
     };
@@ -185,7 +185,7 @@ fn fill(pattern: &str, owner: &BmcOwner) -> String {
 /// Host, port and path of a BMC on the network, in one spelling. IPMI and Redfish of one BMC have
 /// the same host, so a default port is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct NetworkKey {
+pub(crate) struct NetworkKey {
     host: String,
     port: Option<u16>,
     /// Path of a system; empty for the only one of the BMC.
@@ -193,7 +193,7 @@ struct NetworkKey {
 }
 
 impl NetworkKey {
-    fn parse(driver: BmcDriver, address: &str) -> Option<Self> {
+    pub(crate) fn parse(driver: BmcDriver, address: &str) -> Option<Self> {
         let server = parse_address(server_of(address))?;
         let default = match driver {
             BmcDriver::Redfish => 443,
@@ -207,8 +207,13 @@ impl NetworkKey {
         Some(NetworkKey { host, port, path: path.to_owned() })
     }
 
+    /// Returns host and port as text.
+    pub(crate) fn server(&self) -> String {
+        format!("{} {}", self.host, self.port.unwrap_or_default())
+    }
+
     /// Whether both may be the BMC of one machine. A BMC with several systems has a path for each.
-    fn is_shared(&self, other: &Self) -> bool {
+    pub(crate) fn is_shared(&self, other: &Self) -> bool {
         let is_one_system =
             self.path == other.path || self.path.is_empty() || other.path.is_empty();
         self.host == other.host && self.port == other.port && is_one_system

@@ -8,7 +8,7 @@ use crate::cli::{
 };
 use clap::{Args, ValueEnum};
 use meshd_api::{MachineView, NodeDetail, NodeView, routes as api};
-use meshd_model::fleet::{MACHINE_COLUMNS, label_words};
+use meshd_model::fleet::{ExpectedMachine, MACHINE_COLUMNS, label_words};
 use meshd_types::Hostlist;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -98,19 +98,32 @@ fn csv(nodes: &[NodeView], machines: &[MachineView], is_all: bool) -> Result<Str
     let expected =
         machines.iter().map(|view| &view.machine).filter(|it| is_all && it.node.is_none());
     let is_new = |mac| !nodes.iter().any(|node| node.mac == mac);
-    records.extend(expected.filter(|machine| is_new(machine.mac)).map(|machine| {
-        [
-            machine.mac.to_string(),
-            text(machine.name.clone()),
-            text(machine.address.map(|address| address.to_string())),
-            text(machine.profile.as_ref().map(ToString::to_string)),
-            label_words(&machine.labels),
-            text(machine.serial.clone()),
-            text(machine.bmc_driver.map(|driver| driver.to_string())),
-            text(machine.bmc_address.clone()),
-        ]
-    }));
+    records.extend(expected.filter(|machine| is_new(machine.mac)).map(record));
     csv_text(records)
+}
+
+/// Formats expected machines as a list for `meshd node import`.
+pub(in crate::cli::node) fn expected_csv(
+    machines: &[MachineView],
+    headers: bool,
+) -> Result<String, Failure> {
+    let head = headers.then(|| MACHINE_COLUMNS.map(str::to_owned));
+    csv_text(head.into_iter().chain(machines.iter().map(|view| record(&view.machine))))
+}
+
+/// Returns the values of an expected machine, by [`MACHINE_COLUMNS`].
+fn record(machine: &ExpectedMachine) -> [String; MACHINE_COLUMNS.len()] {
+    let text = |value: Option<String>| value.unwrap_or_default();
+    [
+        machine.mac.to_string(),
+        text(machine.name.clone()),
+        text(machine.address.map(|address| address.to_string())),
+        text(machine.profile.as_ref().map(ToString::to_string)),
+        label_words(&machine.labels),
+        text(machine.serial.clone()),
+        text(machine.bmc_driver.map(|driver| driver.to_string())),
+        text(machine.bmc_address.clone()),
+    ]
 }
 
 /// Formats records as CSV (RFC 4180).
@@ -128,7 +141,7 @@ pub(in crate::cli::node) fn csv_text<const N: usize>(
 }
 
 /// Returns an inventory: all nodes, a group for each profile and for each label.
-fn ansible(nodes: &[NodeView]) -> Value {
+pub(in crate::cli::node) fn ansible(nodes: &[NodeView]) -> Value {
     let (mut hosts, mut groups) = (Map::new(), BTreeMap::<String, Map<String, Value>>::new());
     for node in nodes {
         let mut vars = json!({

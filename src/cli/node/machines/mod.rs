@@ -5,19 +5,25 @@
 //! | --- | --- |
 //! | `csv` | lists of machines as CSV |
 //! | `export` | `meshd node export`: nodes in the formats of other programs |
+//! | `maas` | machines of MAAS, as its command line prints them |
+//! | `mesh_hypervisor` | the folder of machines of Mesh Hypervisor |
 //! | `warewulf` | `nodes.conf` of Warewulf |
+//! | `xcat` | definitions of xCAT |
 
 mod csv;
 mod export;
+mod maas;
+mod mesh_hypervisor;
 mod warewulf;
+mod xcat;
 
 pub(crate) use export::Export;
-pub(in crate::cli::node) use export::csv_text;
+pub(in crate::cli::node) use export::{ansible, csv_text, expected_csv};
 
 use crate::cli::{
     Failure,
     client::AdminClient,
-    output::print::{Output, confirm, confirm_number, table},
+    output::print::{confirm, confirm_number, table_of},
 };
 use clap::{Args, ValueEnum};
 use meshd_api::{ImportMachines, ImportedMachines, MachineView, RemoveMachines, routes as api};
@@ -66,9 +72,9 @@ pub(crate) struct AddMachine {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportFile {
-    /// List of machines
+    /// List of machines; a folder for mesh-hypervisor
     file: PathBuf,
-    /// Format of the file [default: by its name]
+    /// Format of the file [default: by name and content]
     #[arg(long, value_enum)]
     format: Option<ListFormat>,
     #[command(flatten)]
@@ -91,6 +97,29 @@ enum ListFormat {
     Csv,
     /// nodes.conf of Warewulf
     Warewulf,
+    /// Output of: maas PROFILE machines read
+    Maas,
+    /// Output of: lsdef -t node -l -z
+    Xcat,
+    /// Folder /host0/machines, with a file MAC for each machine
+    MeshHypervisor,
+}
+
+impl ListFormat {
+    /// Returns the format that a file seems to have.
+    fn of(file: &Path, content: &[u8]) -> Self {
+        let is_yaml =
+            |extension: &std::ffi::OsStr| ["conf", "yaml", "yml"].iter().any(|it| extension == *it);
+        if maas::is_export(content) {
+            ListFormat::Maas
+        } else if xcat::is_export(content) {
+            ListFormat::Xcat
+        } else if file.extension().is_some_and(is_yaml) {
+            ListFormat::Warewulf
+        } else {
+            ListFormat::Csv
+        }
+    }
 }
 
 impl AddMachine {
@@ -123,17 +152,7 @@ impl AddMachine {
 
 impl ImportFile {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let bytes = read(&self.file)?;
-        let is_yaml =
-            |extension: &std::ffi::OsStr| ["conf", "yaml", "yml"].iter().any(|it| extension == *it);
-        let by_name = match self.file.extension().is_some_and(is_yaml) {
-            true => ListFormat::Warewulf,
-            false => ListFormat::Csv,
-        };
-        let (rows, faults) = match self.format.unwrap_or(by_name) {
-            ListFormat::Csv => csv::parse(&bytes),
-            ListFormat::Warewulf => warewulf::parse(&bytes),
-        };
+        let (rows, faults) = self.parse()?;
         if rows.is_empty() && faults.is_empty() {
             let message = format!("{} lists no machine", self.file.display());
             return Err(Failure::new(message, "write one line for each machine"));
@@ -144,6 +163,26 @@ impl ImportFile {
         }
         message!("{}: {}", self.file.display(), report_text(&report, self.options));
         Ok(())
+    }
+
+    fn parse(&self) -> Result<(Vec<MachineRow>, Vec<RowFault>), Failure> {
+        let is_folder = self.file.is_dir();
+        if self.format == Some(ListFormat::MeshHypervisor) || self.format.is_none() && is_folder {
+            return mesh_hypervisor::parse(&self.file).map_err(|error| {
+                Failure::new(
+                    format!("cannot read the folder {}: {error}", self.file.display()),
+                    "name the folder of machines of Mesh Hypervisor: /host0/machines",
+                )
+            });
+        }
+        let bytes = read(&self.file)?;
+        let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+        Ok(match self.format.unwrap_or_else(|| ListFormat::of(&self.file, bytes)) {
+            ListFormat::Csv | ListFormat::MeshHypervisor => csv::parse(bytes),
+            ListFormat::Warewulf => warewulf::parse(bytes),
+            ListFormat::Maas => maas::parse(bytes),
+            ListFormat::Xcat => xcat::parse(bytes),
+        })
     }
 
     fn faults(&self, faults: Vec<RowFault>) -> Failure {
@@ -202,37 +241,53 @@ fn report_text(report: &ImportedMachines, options: ImportArgs) -> String {
     format!("{would}{added} added, {changed} changed, {unchanged} unchanged{approval}")
 }
 
-/// Prints the expected machines that have not appeared.
-pub(crate) async fn list(
+/// Returns the expected machines that have not appeared.
+pub(in crate::cli::node) async fn expected(
     client: &AdminClient,
     names: Option<&Hostlist>,
-    output: Output,
-) -> Result<(), Failure> {
+) -> Result<Vec<MachineView>, Failure> {
     let all = client.get(api::LIST_MACHINES.path([])).await?;
     let mut machines = match names {
         Some(names) => find(all, names)?,
         None => all,
     };
     machines.retain(|view| view.machine.node.is_none());
-    if machines.is_empty() {
-        message!("no machine is expected");
-    }
-    output.print(&machines, |machines| machine_table(machines))
+    Ok(machines)
 }
 
-fn machine_table(machines: &[MachineView]) -> String {
+/// Names of the columns of expected machines. The last ones are those of `-o wide` alone.
+const HEAD: [&str; 9] = [
+    "mac",
+    "name",
+    "address",
+    "profile",
+    "labels",
+    "approved",
+    "serial",
+    "bmc_driver",
+    "bmc_address",
+];
+const NARROW: usize = 6;
+
+/// Formats expected machines as a table.
+pub(in crate::cli::node) fn rows(machines: &[MachineView], headers: bool, wide: bool) -> String {
     let text = |value: Option<String>| value.unwrap_or_default();
+    let columns = if wide { HEAD.len() } else { NARROW };
     let rows = machines.iter().map(|MachineView { machine }| {
-        [
+        let cells = [
             machine.mac.to_string(),
             text(machine.name.clone()),
             text(machine.address.map(|address| address.to_string())),
             text(machine.profile.as_ref().map(ToString::to_string)),
             label_words(&machine.labels),
             if machine.approved { "when it appears".to_owned() } else { "no".to_owned() },
-        ]
+            text(machine.serial.clone()),
+            text(machine.bmc_driver.map(|driver| driver.to_string())),
+            text(machine.bmc_address.clone()),
+        ];
+        cells.into_iter().take(columns)
     });
-    table(["mac", "name", "address", "profile", "labels", "approved"], rows)
+    table_of(if headers { &HEAD[..columns] } else { &[] }, rows)
 }
 
 /// Removes expected machines by name or MAC address.

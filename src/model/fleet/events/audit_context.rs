@@ -44,6 +44,8 @@ pub enum Verb {
     Power,
     BootDevice,
     Identify,
+    SelClear,
+    NodeConsole,
     Drain,
     Resume,
     Maintenance,

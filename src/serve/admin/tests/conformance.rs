@@ -37,8 +37,9 @@ for answer in json.load(open(folder + "/answers.json")):
         for error in Draft202012Validator({**schema, "components": document["components"]}).iter_errors(json.loads(text)):
             print(name, "/".join(map(str, error.absolute_path)), error.message[:200])
 "#;
-/// A stream, and a WebSocket: their answers have no end.
-const ENDLESS: [&str; 2] = ["/v1/events/stream", "/v1/vms/{vm}/console"];
+/// A stream, and WebSockets: their answers have no end.
+const ENDLESS: [&str; 3] =
+    ["/v1/events/stream", "/v1/nodes/{node}/console", "/v1/vms/{vm}/console"];
 const TASK: &str = "00000000";
 const ROLLOUT: &str = "0a0b0c0d";
 const VM: &str = "77010203-0405-0607-0809-0a0b0c0d0e01";
@@ -230,10 +231,13 @@ const ORDERS: [(&str, &str, &str); 24] = [
     ("/v1/ca/rotate", "/v1/ca/rotate", "{}"),
 ];
 
-/// Reads that have no successful answer here: the rack has no image, no agent and no archived
-/// generations.
-const REFUSED: [&str; 5] = [
+/// Reads that have no successful answer here: the rack has no image, no agent, no BMC and no
+/// archived generations.
+const REFUSED: [&str; 8] = [
     "GET /v1/nodes/{node}/diff",
+    "GET /v1/nodes/{node}/firmware",
+    "GET /v1/nodes/{node}/sel",
+    "GET /v1/nodes/{node}/sensors",
     "GET /v1/overlay/{node}",
     "GET /v1/overlay/{node}/files",
     "GET /v1/profiles/{name}/diff",

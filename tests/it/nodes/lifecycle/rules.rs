@@ -67,3 +67,42 @@ async fn rule_does_not_approve_rejected_or_quarantined_machine() {
         "removed is forgotten: the rule counts again"
     );
 }
+
+#[tokio::test]
+async fn rule_gives_labels_and_numbered_names_that_no_other_node_has() {
+    let world = World::prepared("approve");
+    let mut rig = Rig::new(&world);
+    let (one, two) = {
+        let (mut one, mut two) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+        one.boot(Stage::Script).await;
+        two.boot(Stage::Script).await;
+        (one.id(), two.id())
+    };
+    let rule = "[[enroll.rule]]\nname = \"gpu\"\nmac_prefixes = [\"52:54:00\"]\nlabels = [\"rack=a\"]\nnode_name = \"gpu{rack}-{n:03}\"\n";
+    add(&world, rule);
+    assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
+    // One transaction approves both.
+    let mut names = [rig.node(one).name, rig.node(two).name];
+    names.sort();
+    assert_eq!(names, ["gpua-001", "gpua-002"]);
+    assert_eq!(rig.node(one).labels.len(), 1);
+    let rows = [meshd_model::fleet::MachineRow {
+        mac: "02:09:09:00:00:01".to_owned(),
+        name: "gpua-003".to_owned(),
+        ..Default::default()
+    }];
+    let (options, import) = (Default::default(), ordered(Verb::MachineImport));
+    rig.central.nodes.import_machines(&rows, options, &import).await.unwrap();
+    rig.central.nodes.rename(one, "login1", &ordered(Verb::Rename)).await.unwrap();
+    let (first, second) = (rig.node(one).name, rig.node(two).name);
+    rig = rig.restarted(&world);
+    assert_eq!((rig.node(one).name, rig.node(two).name), (first, second.clone()));
+    let free = if second == "gpua-001" { "gpua-002" } else { "gpua-001" };
+    for (number, name) in [(3, free), (4, "gpua-004")] {
+        let mut machine = Machine::new(&rig, number);
+        machine.boot(Stage::Script).await;
+        assert_eq!(rig.node(machine.id()).name, name, "an expected machine is gpua-003");
+        machine.boot(Stage::Script).await;
+        assert_eq!(rig.node(machine.id()).name, name, "the next boot keeps it");
+    }
+}

@@ -4,8 +4,12 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | here | orders of the command line, to their effect |
+//! | `reports` | sensors, event log and versions |
+//! | `stall_retries` | stalled boots that meshd retries by the BMC |
 //! | `steps` | orders beside other work, with a clock that is turned by hand |
 
+mod reports;
+mod stall_retries;
 mod steps;
 
 use crate::world::{World, dhcp::As, eventually, node::PxeNode, stderr, write_program};
@@ -109,17 +113,22 @@ struct IpmiSim(Child);
 
 impl IpmiSim {
     fn start(world: &World, bench: &Bench) -> Self {
+        Self::start_with(world, bench, "")
+    }
+
+    /// Starts with further lines of `lan.conf`.
+    fn start_with(world: &World, bench: &Bench, more: &str) -> Self {
         let chassis = bench.0.join("chassis");
         let lan = format!(
             "name \"lab\"\nset_working_mc 0x20\nstartlan 1\naddr 127.0.0.1 623\npriv_limit admin\n\
-             allowed_auths_admin none md2 md5 straight\nguid a123456789abcdefa123456789abcdef\nendlan\n\
+             allowed_auths_admin none md2 md5 straight\nguid a123456789abcdefa123456789abcdef\nendlan\n{more}\
              chassis_control \"{} 0x20\"\nuser 2 true \"meshd\" \"{PASSWORD}\" admin 10 none md2 md5 straight\n",
             chassis.display()
         );
         bench.write("lan.conf", &lan);
         bench.write(
             "sim.emu",
-            "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\nmc_enable 0x20\n",
+            &format!("mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02 persist_sdr\n{}mc_enable 0x20\n", reports::SENSORS),
         );
         let state = bench.0.join("state");
         let mut command = Command::new("ipmi_sim");
@@ -279,6 +288,11 @@ fn two_machines_with_one_bmc_are_refused() {
     let (code, text) = import(&format!("{third}{fourth}"));
     assert!(code == Some(1), "{text}");
     assert!(text.contains("csv:3: bmc_address: `10.1.0.1` is the BMC of gpu003, too"), "{text}");
+    // The same BMC in another spelling, or with another protocol.
+    for other in ["ipmi,10.1.0.1:623", "redfish,https://10.1.0.1/redfish/v1/Systems/1"] {
+        let (code, text) = import(&format!("{third}{}", fourth.replace("ipmi,10.1.0.1", other)));
+        assert!(code == Some(1) && text.contains("is the BMC of gpu003, too"), "{other}: {text}");
+    }
     let (code, text) = import(third);
     assert!(code == Some(0), "{text}");
     let (code, text) = import(&fourth);
@@ -415,13 +429,12 @@ fn silent_machine_is_fenced_at_once_if_its_bmc_reports_it_off() {
 fn report_of_a_bmc_of_two_machines_fences_none() {
     let mut world = World::prepared("auto");
     let bench = Bench::new(&world);
-    let sections = bench.sections("ipmi", "").replace("address = \"127.0.0.1\"\n", "");
-    world.edit_site("[defaults]", &sections.replace("nodes = [\"gpu001\"]\n", ""));
+    world.edit_site("[defaults]", &bench.sections("ipmi", ""));
     world.start();
-    // `gpu002` is off. Somebody copied its line, so its BMC counts as that of `gpu001`, too.
+    // `gpu002` is off. Its BMC counts as that of `gpu001`, too: the rule of the site is wrong.
     let _sim = IpmiSim::start(&world, &bench);
     let list = "mac,name,address,profile,labels,bmc_driver,bmc_address\n\
-                52:54:00:00:00:01,gpu001,,,,ipmi,127.0.0.1\n52:54:00:00:00:02,gpu002,,,,ipmi,127.0.0.1:623\n";
+                52:54:00:00:00:01,gpu001,,,,,\n52:54:00:00:00:02,gpu002,,,,ipmi,127.0.0.1:623\n";
     fs::write(world.path("machines.csv"), list).unwrap();
     let file = world.path("machines.csv");
     let imported = world.meshd(&["node", "import", file.to_str().unwrap()]);

@@ -2,12 +2,14 @@
 //!
 //! | module | routes |
 //! | --- | --- |
+//! | `bmc_reports` | sensors, event log and firmware, by the BMC of a node |
 //! | `list` | the list of nodes |
 //! | `detail` | one node, the timeline of a boot, and where its time goes |
 //! | `machines` | machines that have not booted yet |
 //! | `orders` | orders to one node and to several |
 //! | `single_orders` | orders that only one node takes |
 
+mod bmc_reports;
 pub(crate) mod detail;
 mod list;
 mod machines;
@@ -27,5 +29,5 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .get(&api::GET_NODE_LOG, stored_logs::boot_log)
         .get(&api::LIST_NODE_GENERATIONS, generations::history)
         .get(&api::COMPARE_NODE_GENERATIONS, generations::diff);
-    machines::bind(orders::bind(single_orders::bind(binder)))
+    bmc_reports::bind(machines::bind(orders::bind(single_orders::bind(binder))))
 }

@@ -3,8 +3,15 @@
 //! Each request reads the system first, because BMCs differ in what they offer. Every answer is
 //! bounded, and any JSON is accepted: a missing property has a default or makes a request
 //! impossible.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | here | the client, and requests that change or report the power |
+//! | `reports` | sensors, event log, versions |
 
-use crate::{Bmc, ServerTrust, parse_address};
+mod reports;
+
+use crate::{Bmc, ReportKind, ReportRow, ServerTrust, parse_address};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use http_body_util::Full;
@@ -30,6 +37,11 @@ const SYSTEMS: &str = "/redfish/v1/Systems";
 /// Sends a request.
 pub(crate) async fn send(bmc: &Bmc, request: BmcRequest) -> BmcResult {
     Session::open(bmc)?.send(request).await
+}
+
+/// Asks for a report.
+pub(crate) async fn report(bmc: &Bmc, kind: ReportKind) -> Result<Vec<ReportRow>, BmcFailure> {
+    reports::report(&Session::open(bmc)?, kind).await
 }
 
 fn failed(reason: impl Into<String>) -> BmcFailure {

@@ -1,4 +1,17 @@
 //! IPMI 2.0 over a LAN, by `ipmitool`. The password is in its environment, never in its arguments.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | here | requests that change or report the power |
+//! | `reports` | sensors, event log, versions |
+//! | `serial_console` | the serial port, over LAN |
+
+mod reports;
+mod serial_console;
+
+pub(crate) use reports::report;
+pub use serial_console::SerialConsole;
+pub(crate) use serial_console::open as open_console;
 
 use crate::{
     Bmc, parse_address,
@@ -67,14 +80,21 @@ async fn check_boot_device(bmc: &Bmc, device: BootDevice) -> BmcResult {
     Ok(None)
 }
 
-/// Runs `ipmitool`.
+/// Runs `ipmitool` with messages that tell a refused password from a BMC that does not answer.
 async fn run(bmc: &Bmc, words: &[&str]) -> Result<Output, BmcFailure> {
+    let output = program::run(command(bmc, &["-v"], words)?, bmc.timeout).await?;
+    if output.code == Some(0) { Ok(output) } else { Err(failure(&output)) }
+}
+
+/// Returns the command line of `ipmitool` for a BMC.
+fn command(bmc: &Bmc, options: &[&str], words: &[&str]) -> Result<Command, BmcFailure> {
     let failed = |what: &str| BmcFailure::Failed(what.to_owned());
     let address =
         parse_address(&bmc.address).ok_or_else(|| failed("the address of the BMC is invalid"))?;
     let login = bmc.login.as_ref().ok_or_else(|| failed("the BMC has no user"))?;
     let mut command = Command::new("ipmitool");
-    command.args(["-v", "-I", "lanplus", "-E", "-N", "5", "-R", "2", "-H", &address.host]);
+    command.args(options);
+    command.args(["-I", "lanplus", "-E", "-N", "5", "-R", "2", "-H", &address.host]);
     if let Some(port) = address.port {
         command.args(["-p", &port.to_string()]);
     }
@@ -85,8 +105,7 @@ async fn run(bmc: &Bmc, words: &[&str]) -> Result<Output, BmcFailure> {
     // Safe: only processes of this user and of root can read the environment of a process.
     command.env_clear().env("IPMI_PASSWORD", login.password.expose());
     command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    let output = program::run(command, bmc.timeout).await?;
-    if output.code == Some(0) { Ok(output) } else { Err(failure(&output)) }
+    Ok(command)
 }
 
 fn failure(output: &Output) -> BmcFailure {

@@ -1,0 +1,92 @@
+//! Names and labels that a rule of the site gives the nodes that it approves.
+
+use meshd_config::{EnrollRule, NamePattern, NumberedNames};
+use meshd_model::fleet::{
+    AuditContext, Event, EventKind, LabelChange, Labels, MAX_LABELS, Node, Phase,
+};
+use meshd_store::Tx;
+use meshd_types::{LabelKey, NodeId, Timestamp, is_reserved_host_name};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names that rules have given in one transaction, which the records before it do not have.
+#[derive(Default)]
+pub(crate) struct RuleNames {
+    /// All names of nodes and machines; read at the first use.
+    taken: Option<BTreeSet<String>>,
+    /// The next number of each pattern with its labels: lower ones are taken.
+    next: BTreeMap<NumberedNames, u32>,
+}
+
+impl RuleNames {
+    /// Returns the first free name of a pattern.
+    fn assign(&mut self, tx: &Tx<'_>, names: NumberedNames) -> Option<String> {
+        let taken = self.taken.get_or_insert_with(|| taken_names(tx));
+        let from = self.next.get(&names).copied().unwrap_or(1);
+        let is_taken = |name: &str| {
+            taken.contains(name)
+                || is_reserved_host_name(name)
+                // An ID names its node.
+                || name.strip_prefix("node-").unwrap_or(name).parse::<NodeId>().is_ok()
+        };
+        let (number, name) = names.first_free(from, is_taken)?;
+        taken.insert(name.clone());
+        self.next.insert(names, number + 1);
+        Some(name)
+    }
+}
+
+/// Names of nodes and of machines that have not booted.
+fn taken_names(tx: &Tx<'_>) -> BTreeSet<String> {
+    let nodes = tx.before().nodes().filter(|node| node.phase != Phase::Removed);
+    let machines = tx.before().expected_machines().filter_map(|machine| machine.name.clone());
+    nodes.map(|node| node.name.clone()).chain(machines).collect()
+}
+
+/// Gives an approved node the labels and the name of its rule. What the node has stays.
+pub(super) fn apply_rule(
+    tx: &mut Tx<'_>,
+    node: &mut Node,
+    rule: &EnrollRule,
+    names: &mut RuleNames,
+    audit: &AuditContext,
+    now: Timestamp,
+) {
+    let labels: Labels = rule
+        .labels
+        .iter()
+        .filter(|(key, _)| !node.labels.contains_key(*key))
+        .take(MAX_LABELS.saturating_sub(node.labels.len()))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    if !labels.is_empty() {
+        let change = LabelChange { set: labels, unset: Vec::new() };
+        node.labels = change.applied(&node.labels);
+        let event = Event::new(now, audit, EventKind::LabelsChanged, change.words());
+        tx.event(event.of_node(node.id));
+    }
+    let Some(pattern) = rule.node_name.as_ref().filter(|_| node.has_generated_name()) else {
+        return;
+    };
+    match name_of(tx, node, pattern, names) {
+        Ok(name) => {
+            let detail = format!("{} -> {name}", node.name);
+            node.name = name;
+            tx.event(Event::new(now, audit, EventKind::Renamed, detail).of_node(node.id));
+        }
+        Err(reason) => {
+            tracing::warn!(node = %node.id, rule = %rule.name, %pattern, reason, "the rule gives the node no name");
+        }
+    }
+}
+
+fn name_of(
+    tx: &Tx<'_>,
+    node: &Node,
+    pattern: &NamePattern,
+    names: &mut RuleNames,
+) -> Result<String, String> {
+    let label = |key: &LabelKey| node.labels.get(key).map(ToString::to_string);
+    let numbered = pattern.names(label).map_err(|key| format!("the node has no label `{key}`"))?;
+    let name = names.assign(tx, numbered);
+    name.ok_or_else(|| "no name is free, or a label makes no host name".to_owned())
+}
