@@ -33,5 +33,7 @@ pub struct ReportRow {
 
 /// Returns a text of a BMC without control characters, and bounded.
 pub(crate) fn plain(text: &str) -> String {
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_TEXT).collect()
+    let text: String =
+        text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_TEXT).collect();
+    text.trim_end().to_owned()
 }

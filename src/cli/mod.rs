@@ -4,8 +4,6 @@
 //! | --- | --- |
 //! | `access` | commands for credentials |
 //! | `client` | HTTP client of the admin API, over the Unix socket or TLS |
-//! | `command_words` | reads the words of a command line that is incomplete, or has an unknown verb |
-//! | `foreign_verbs` | verbs of other programs, such as `delete` and `ssh` |
 //! | `image` | `meshd image`: builds, imports, lists and verifies images |
 //! | `lab` | `meshd lab`: a test rack in QEMU on this machine |
 //! | `local` | commands that need neither a central node nor a site |
@@ -27,8 +25,6 @@ mod output;
 
 mod access;
 mod client;
-mod command_words;
-mod foreign_verbs;
 mod image;
 pub mod lab;
 mod local;
@@ -313,7 +309,7 @@ fn parse_foreign_verb(error: &clap::Error, words: &[OsString]) -> Option<Cli> {
         words.iter().skip(1).map(|word| word.to_str().map(str::to_owned)).collect::<Option<_>>()?;
     let mut command = Cli::command();
     command.build();
-    let translated = foreign_verbs::translated(&command, &words)?;
+    let translated = output::foreign_verbs::translated(&command, &words)?;
     let cli = Cli::try_parse_from(
         [program].into_iter().cloned().chain(translated.iter().map(OsString::from)),
     )

@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `admission` | approve, release |
-//! | `bmc_status` | the power state of a node, as its BMC reports it |
+//! | `bmc_status` | power state, sensors and serial console of a node, by its BMC |
 //! | `boot_settings` | profile, variables, pinned generation, override for the next boot |
 //! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |
@@ -15,7 +15,6 @@
 //! | `operations` | every order that one or several nodes take, as records |
 //! | `rollouts` | planned changes of many nodes, as records |
 //! | `operator_kernel_args` | kernel arguments that a role may order for one boot |
-//! | `serial_console` | the serial port of a node, by its BMC |
 //! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
 mod admission;
@@ -31,7 +30,6 @@ mod naming;
 pub(crate) mod operations;
 mod operator_kernel_args;
 pub(crate) mod rollouts;
-mod serial_console;
 mod setting_changes;
 
 pub(crate) use drain::drain_entry_of;

@@ -2,7 +2,10 @@
 //! call it, so names of nodes, VMs and profiles are those of the running meshd.
 
 use crate::cli::{
-    Cli, Context, Failure, client::AdminClient, command_words, output::print::write, wait,
+    Cli, Context, Failure,
+    client::AdminClient,
+    output::{command_words, print::write},
+    wait,
 };
 use clap::{Arg, Args, CommandFactory as _, Parser as _};
 use meshd_api::{MachineView, routes as api};

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `bmc_reports` | `meshd node sensors/sel/firmware/console`: what the BMCs of nodes report |
+//! | `bmc` | commands that ask the BMCs of nodes: power, sensors, event log, serial console |
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `boots` | `meshd boot-times` and `meshd node timeline`: the boots of a node with their times |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
@@ -13,12 +13,11 @@
 //! | `machines` | `meshd node add/import/export`: machines as lists, also those that have not booted yet |
 //! | `naming` | `meshd node label/rename`: labels and names of nodes |
 //! | `operation` | `meshd operation`: lists, follows and cancels orders to nodes |
-//! | `power` | `meshd node power/boot-device/identify`: orders to the BMCs of nodes |
 //! | `targets` | target nodes of a command: IDs, names, prefixes, hostlists or a label selector |
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
 
-pub(crate) mod bmc_reports;
+pub(crate) mod bmc;
 pub(crate) mod boot_settings;
 pub(crate) mod boots;
 pub(crate) mod doctor;
@@ -29,7 +28,6 @@ pub(crate) mod list;
 pub(crate) mod machines;
 pub(crate) mod naming;
 pub(crate) mod operation;
-pub(crate) mod power;
 pub(crate) mod targets;
 pub(crate) mod logs;
 pub(crate) mod units;
@@ -42,6 +40,7 @@ use super::{
     task::open_shell,
     wait,
 };
+use bmc::{power, reports};
 use boots::timeline::timeline;
 use clap::Subcommand;
 use doctor::NodeDoctor;
@@ -186,13 +185,13 @@ pub(super) enum Node {
     /// Switch the identification light of a node
     Identify(power::IdentifyArgs),
     /// Show the sensors of a node by its BMC
-    Sensors(bmc_reports::BmcReportArgs),
+    Sensors(reports::BmcReportArgs),
     /// Show or delete the event log of a node's BMC
-    Sel(bmc_reports::EventLogArgs),
+    Sel(reports::EventLogArgs),
     /// Show the firmware versions of a node by its BMC
-    Firmware(bmc_reports::BmcReportArgs),
+    Firmware(reports::BmcReportArgs),
     /// Connect to the serial port of a node by its BMC
-    Console(bmc_reports::SerialConsoleArgs),
+    Console(reports::SerialConsoleArgs),
     /// Release a node from quarantine
     Release(Targets),
     /// Run a program on a free node and return its exit code

@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | `writer` | the only writer: standard output, messages, output of foreign programs |
 //! | `clean` | replaces characters that a terminal would execute, or that disguise other text |
+//! | `command_words` | reads the words of a command line that is incomplete, or has an unknown verb |
+//! | `foreign_verbs` | verbs of other programs, such as `delete` and `ssh` |
 //! | `given_options` | commands in messages, with the options of the caller |
 //! | `text_filter` | filter of foreign text that arrives in pieces |
 //! | `file` | files that a command writes |
@@ -18,8 +20,10 @@
 pub(crate) mod writer;
 
 pub(crate) mod clean;
+pub(crate) mod command_words;
 pub(crate) mod failure;
 pub(crate) mod file;
+pub(crate) mod foreign_verbs;
 pub(crate) mod given_options;
 pub(crate) mod keyboard;
 pub(crate) mod list;

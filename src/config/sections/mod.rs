@@ -15,6 +15,7 @@
 //! | `vms` | `[vms]`: addresses, rules and templates of VMs |
 //! | `admin` | `[admin]`, `[admin.https]` and `[process]` |
 //! | `metrics` | `[metrics]` |
+//! | `name_pattern` | names of nodes by rule: `gpu{rack}-{n:03}` |
 
 pub(crate) mod admin;
 pub(crate) mod dhcp;
@@ -22,6 +23,7 @@ pub(crate) mod dhcp_reservation;
 pub(crate) mod enroll;
 pub(crate) mod groups;
 pub(crate) mod metrics;
+pub(crate) mod name_pattern;
 pub(crate) mod power;
 pub(crate) mod profiles;
 pub(crate) mod programs;

@@ -11,7 +11,6 @@
 //! | `operations` | orders to nodes as records: restart, cancellation, overlap |
 //! | `power` | orders to BMCs, by IPMI and by a program of the site |
 //! | `rollouts` | rollouts: canary, return, floor, kills of the daemon |
-//! | `stall_retries` | stalled boots that meshd retries by the BMC |
 //! | `hostlists` | hostlists in commands and in the admin API |
 //! | `lifecycle` | approval by rules, drain, hold, silence, removal |
 //! | `redfish` | orders to BMCs by Redfish, through a proxy that lies |
@@ -30,6 +29,5 @@ mod operations;
 mod power;
 mod redfish;
 mod rollouts;
-mod stall_retries;
 mod trust;
 mod vfio;

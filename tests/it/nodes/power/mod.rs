@@ -5,9 +5,11 @@
 //! | --- | --- |
 //! | here | orders of the command line, to their effect |
 //! | `reports` | sensors, event log and versions |
+//! | `stall_retries` | stalled boots that meshd retries by the BMC |
 //! | `steps` | orders beside other work, with a clock that is turned by hand |
 
 mod reports;
+mod stall_retries;
 mod steps;
 
 use crate::world::{World, dhcp::As, eventually, node::PxeNode, stderr, write_program};

@@ -119,10 +119,7 @@ fn serial_console_carries_bytes_of_one_operator_at_a_time() {
     console.stdin(Stdio::piped()).stdout(fs::File::create(&shown).unwrap());
     let mut console = Ended(console.spawn().unwrap());
     let mut keys = console.0.stdin.take().unwrap();
-    eventually("the console is open", || {
-        let text = bench.read("shown");
-        if text.contains("operational") { Ok(()) } else { Err(text) }
-    });
+    // `ipmitool` shows its first line with the first byte of the machine.
     keys.write_all(b"~.hello\r").unwrap();
     eventually("the machine answers", || {
         let text = bench.read("shown");

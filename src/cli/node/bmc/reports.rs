@@ -1,6 +1,6 @@
 //! `meshd node sensors|sel|firmware|console`: what the BMCs of nodes report.
 
-use super::targets::{NamedNodes, one_node};
+use crate::cli::node::targets::{NamedNodes, one_node};
 use crate::cli::{
     Failure,
     client::AdminClient,

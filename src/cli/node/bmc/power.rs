@@ -1,6 +1,6 @@
 //! `meshd node power|boot-device|identify`: orders to the BMCs of nodes.
 
-use super::{
+use crate::cli::node::{
     operation::{FollowUntil, follow_operation},
     restart,
     targets::{NodeSelection, Targets, confirm_nodes, count_text},

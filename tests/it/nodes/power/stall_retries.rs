@@ -1,6 +1,6 @@
 //! Stalled boots that meshd retries by the BMC of the machine, with a clock that is turned by hand.
 
-use super::power::Bench;
+use super::Bench;
 use crate::{
     boot::sessions::rig::{LONG, Machine, Rig},
     world::{World, eventually},

@@ -21,7 +21,7 @@ const GET: &str = "get";
 
 /// Returns the words of a command with verbs of other programs in the verbs of this one, without
 /// the name of the program; `None` if they have no counterpart. `command` is built.
-pub(super) fn translated(command: &Command, words: &[String]) -> Option<Vec<String>> {
+pub(crate) fn translated(command: &Command, words: &[String]) -> Option<Vec<String>> {
     let found = command_words::read(command, words);
     let verb = *found.operands.first()?;
     if found.only_operands || found.option.is_some() {

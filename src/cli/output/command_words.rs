@@ -4,23 +4,23 @@
 use clap::{Arg, Command};
 
 /// What the words of a command line name.
-pub(super) struct CommandWords<'c> {
+pub(crate) struct CommandWords<'c> {
     /// The innermost command.
-    pub(super) command: &'c Command,
+    pub(crate) command: &'c Command,
     /// Names of the commands before it, and its own, without that of the program.
-    pub(super) path: Vec<&'c str>,
+    pub(crate) path: Vec<&'c str>,
     /// Indexes of the words that are operands of the command.
-    pub(super) operands: Vec<usize>,
+    pub(crate) operands: Vec<usize>,
     /// The option whose value is the next word.
-    pub(super) option: Option<&'c Arg>,
+    pub(crate) option: Option<&'c Arg>,
     /// Whether `--` came: all further words are operands.
-    pub(super) only_operands: bool,
+    pub(crate) only_operands: bool,
     /// Global options with their values.
-    pub(super) globals: Vec<String>,
+    pub(crate) globals: Vec<String>,
 }
 
 /// Reads the words after the name of the program. `command` is built.
-pub(super) fn read<'c>(command: &'c Command, words: &[String]) -> CommandWords<'c> {
+pub(crate) fn read<'c>(command: &'c Command, words: &[String]) -> CommandWords<'c> {
     let mut found = CommandWords {
         command,
         path: Vec::new(),
@@ -90,7 +90,7 @@ impl<'c> CommandWords<'c> {
     }
 
     /// Returns the operand that the next word is.
-    pub(super) fn next_operand(&self) -> Option<&'c Arg> {
+    pub(crate) fn next_operand(&self) -> Option<&'c Arg> {
         let operands: Vec<&Arg> = self.command.get_positionals().collect();
         let last = operands.iter().find(|operand| operand.is_last_set());
         if self.only_operands {
