@@ -9,8 +9,7 @@
 //! | `enrol` | enrolment and renewal of a node's certificate |
 //! | `facts` | facts that a node reports at each connection, read from sysfs and procfs |
 //! | `log` | the log of one boot of a node, in pieces |
-//! | `shell` | a shell of a node for an administrator |
-//! | `task` | tasks: desired state from the central node, reported state from the agent |
+//! | `task` | tasks: desired state from the central node, reported state from the agent; shells |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
 //! | `iommu_units` | PCI functions of a node, and their IOMMU groups that can be assigned to VMs |
 //! | `network` | networks of a node to which VMs attach |
@@ -49,7 +48,6 @@ mod disk;
 mod enrol;
 mod facts;
 pub mod log;
-pub mod shell;
 pub mod task;
 mod link;
 mod iommu_units;
@@ -81,6 +79,7 @@ pub use link::{
     SpecEntry, Welcome,
 };
 pub use network::{InterfaceName, NetworkName, NetworkSpec, PRIVATE_BRIDGE_MAC, Subnet};
+pub use task::shell;
 pub use vm::{Hosting, HugepageFacts, NumaFacts};
 
 /// Protocol version. Since 2 an agent reports its checks also when nothing has changed.

@@ -7,7 +7,7 @@ use crate::cli::{
     output::{
         clean::clean,
         keyboard::{Input, Keyboard, read_keyboard},
-        writer::{ForeignOutput, write_message, write_raw},
+        writer::{ForeignOutput, raw_output, write_message, write_raw},
     },
 };
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
@@ -108,7 +108,7 @@ pub(in crate::cli) async fn open_shell(client: &AdminClient, node: &str) -> Resu
 }
 
 fn window() -> WindowSize {
-    tcgetwinsize(stdout()).map_or_else(
+    tcgetwinsize(raw_output()).map_or_else(
         |_| WindowSize::default(),
         |size| match (size.ws_row, size.ws_col) {
             // A serial line does not know its size.

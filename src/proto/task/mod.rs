@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `hydra` | launch options of Hydra proxies, parsed from `mpiexec -launcher manual` |
 //! | `output` | output of a task in pieces with offsets |
+//! | `shell` | a shell of a node for an administrator |
 //!
 //! ```text
 //! central  TaskEntry Run ──▶ agent      the node's part: ranks, the head of Hydra, or one of its proxies
@@ -16,6 +17,7 @@
 
 mod hydra;
 mod output;
+pub mod shell;
 
 pub use hydra::{HydraLaunch, HydraLaunchError};
 pub use output::{MAX_PIECE, Output, OutputStored, Piece, Stream};
