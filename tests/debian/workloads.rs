@@ -49,18 +49,30 @@ pub fn run(rack: &Rack, image: &Path, site: &Path) {
     let digest = rack.run_cli(&["volume", "add", image.to_str().expect("plain")]).or_end();
     let toml = site.with_file_name("one.toml");
     create_vm_with_gpu(rack, digest.trim(), &toml);
-    let mut operator = Operator::attach(site);
+    let operator = Operator::attach(site);
     operator.expect_text(&format!("{HELLO}{SEEN}"));
     let serial = until_written(rack, NODE, "TRIAL-TAKEN", DEADLINE);
     // One vCPU, and 256 other threads.
     assert!(serial.contains("TRIAL-GROUP 1 257"), "QEMU is in its group, with its limits");
     assert!(serial.contains("TRIAL-TAKEN 1"), "QEMU outlives the agent");
-    reaches(rack, "running after the restart of the agent", |vm| vm["state"] == "running");
+    // The console ended with the first agent.
+    drop(operator);
+    let reattach = |rack: &Rack| {
+        let log = rack.run_cli(&["vm", "logs", "one"]);
+        let is_there = log.as_ref().is_ok_and(|log| log.contains(SEEN));
+        Ok(Wait::some(is_there.then(|| Operator::attach(site)), format!("{log:?}")))
+    };
+    let mut operator = rack.wait(SOON, "the console is brought again", reattach).or_end();
+    operator.expect_text(SEEN);
+    reaches(rack, "running after the restart of the agent", |vm| {
+        vm["state"] == "running" && vm["restarts"] == 0
+    });
     operator.types(b'H');
     operator.expect_text(&format!("{SEEN}I"));
     drop(operator);
     rack.run_cli(&["vm", "delete", "one", "--yes"]).or_end();
-    let left = "ls /var/lib/machines; ls -d /sys/fs/cgroup/meshd-vm-* 2>/dev/null; true";
+    // VMs have UUIDs as names; the store of volumes stays.
+    let left = "ls /var/lib/machines | grep -E '^[0-9a-f]{8}-'; ls -d /sys/fs/cgroup/meshd-vm-* 2>/dev/null; true";
     rack.wait(SOON, "nothing is left", |rack| {
         let left = task(rack, ROOT, left);
         Ok(Wait::some(left.is_empty().then_some(()), left))
