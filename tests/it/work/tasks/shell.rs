@@ -75,7 +75,9 @@ impl Terminal {
         Terminal { child, keys, other, before, received }
     }
 
+    /// Types keys once the command has the terminal: it drops what was typed before.
     fn types(&mut self, keys: &str) {
+        self.shows("Ctrl-] ends it");
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
