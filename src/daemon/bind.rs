@@ -6,9 +6,9 @@ use meshd_central::{Central, Shared};
 use meshd_config::DhcpMode;
 use meshd_serve::{
     admin, agent,
+    bind::rebind::{BoundTo, InterfaceWatch, Rebinding},
     bind::{self, BindError, Service},
     dhcp, dhcpv6, http, metrics, ndp,
-    rebind::{BoundTo, InterfaceWatch, Rebinding},
     self_test::{self, ServedInterface},
     tftp,
 };

@@ -2,8 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `bind` | opens the ports |
-//! | `rebind` | binds handles again with their interface |
+//! | `bind` | opens the ports; binds handles again with their interface |
 //! | `self_test` | uses the boot services as a machine would |
 //! | `lan` | layer 2 of the boot LAN: neighbours and packet sockets |
 //! | `connections` | connections of the APIs: accept loop, limits, close |
@@ -18,7 +17,6 @@
 //! | `admin` | the admin API |
 
 pub mod bind;
-pub mod rebind;
 pub mod self_test;
 pub mod lan;
 pub mod connections;

@@ -1,9 +1,9 @@
 //! Sockets of the DHCP service, each bound to one interface.
 
 use crate::{
+    bind::rebind::{BoundTo, InterfaceWatch},
     bind::{self, BindError, Service},
     lan::{ArpProber, FrameSocket, NextHops, Receiver, drop_all_received, enlarge_send_queue},
-    rebind::{BoundTo, InterfaceWatch},
 };
 use meshd_config::{DhcpMode, Link, Segment, Site};
 use meshd_dhcp::{

@@ -2,13 +2,13 @@
 
 use super::{CONTENT_TYPE, Metrics};
 use crate::{
+    bind::rebind::WatchedListener,
     bind::{self, BindError, Service},
     connections::{
         accept::AcceptLoop,
         limiter::{ConnectionLimiter, ConnectionPermit},
         lingering_close::{LingerLimits, LingeringClose},
     },
-    rebind::WatchedListener,
 };
 use axum::{
     Router,

@@ -9,12 +9,12 @@ use crate::{
             connection::{AdminConnection, serve_connection},
         },
     },
+    bind::rebind::WatchedListener,
     bind::{self, BindError, Service},
     connections::{
         accept::AcceptLoop,
         limiter::{ConnectionLimiter, ConnectionPermit},
     },
-    rebind::WatchedListener,
 };
 use axum::http::Extensions;
 use meshd_config::{AdminHttps, Site};

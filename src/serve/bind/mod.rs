@@ -1,5 +1,11 @@
 //! Opens ports before any service starts, each on one interface and one address. Errors are one
 //! sentence with a hint.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `rebind` | binds handles again with their interface |
+
+pub mod rebind;
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};

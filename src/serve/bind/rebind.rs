@@ -5,10 +5,8 @@
 //! address. Each service therefore compares the interface with the one that it was bound to, and
 //! replaces its handles when they differ.
 
-use super::{
-    bind::{self, BindError, Service},
-    lan::InterfaceTable,
-};
+use super::{self as bind, BindError, Service};
+use crate::lan::InterfaceTable;
 use meshd_types::MacAddr;
 use std::{
     fmt::Display,
