@@ -93,7 +93,8 @@ pub(crate) async fn run(mut command: Command, limit: Duration) -> Result<Output,
     let mut group = group_of(&child);
     let streams = (child.stdout.take(), child.stderr.take());
     let ended = async {
-        let (stdout, stderr, status) = tokio::join!(read(streams.0), read(streams.1), child.wait());
+        let (stdout, stderr, status) =
+            tokio::join!(read_head(streams.0), read_tail(streams.1), child.wait());
         status.map(|status| Output { code: status.code(), stdout, stderr })
     };
     let output = match timeout(limit, ended).await {
@@ -113,11 +114,51 @@ pub(crate) fn group_of(child: &Child) -> Group {
     Group(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw))
 }
 
-async fn read(stream: Option<impl AsyncRead + Unpin>) -> String {
+/// Reads an output to its end, and keeps its begin: a closed pipe would end the program.
+async fn read_head(stream: Option<impl AsyncRead + Unpin>) -> String {
     let mut bytes = Vec::new();
     if let Some(stream) = stream {
+        let mut stream = stream.take(MAX_OUTPUT);
         // What was read before an error counts.
-        let _ = stream.take(MAX_OUTPUT).read_to_end(&mut bytes).await;
+        if stream.read_to_end(&mut bytes).await.is_ok() {
+            let _ = tokio::io::copy(&mut stream.into_inner(), &mut tokio::io::sink()).await;
+        }
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Reads an output to its end, and keeps its last part.
+async fn read_tail(stream: Option<impl AsyncRead + Unpin>) -> String {
+    let most = usize::try_from(MAX_OUTPUT).unwrap_or(usize::MAX);
+    let (mut bytes, mut part) = (Vec::new(), [0; 8192]);
+    if let Some(mut stream) = stream {
+        while let Ok(count @ 1..) = stream.read(&mut part).await {
+            bytes.extend_from_slice(&part[..count]);
+            let surplus = bytes.len().saturating_sub(most);
+            bytes.drain(..surplus);
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn program_that_prints_much_runs_to_its_end_and_its_last_line_is_the_reason() {
+        let script = "head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2 || exit 9; \
+                      echo >&2; echo slow jobs >&2; exit 3";
+        let line = CommandLine {
+            program: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), script.to_owned()],
+        };
+        let ended = line.run(&[], Duration::from_secs(20)).await.expect("an end");
+        assert_eq!(ended, (Some(3), "slow jobs".to_owned()));
+        let mut command = line.command();
+        command.args(["x"]);
+        let output = run(command, Duration::from_secs(20)).await.expect("an end");
+        let most = usize::try_from(MAX_OUTPUT).expect("small");
+        assert_eq!((output.stdout.len(), output.stderr.len()), (most, most));
+    }
 }

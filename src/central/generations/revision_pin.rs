@@ -19,7 +19,7 @@ impl Generations {
     }
 
     /// Finds the newest generation of a profile with a version of an image, by a prefix of its
-    /// digest.
+    /// digest; `None` if several versions match.
     pub(crate) fn find_image(
         &self,
         profile: &ProfileName,
@@ -27,13 +27,15 @@ impl Generations {
         version: &str,
     ) -> Option<Generation> {
         self.env.store.read(|model| {
-            let mut newest_first = model.revisions(profile)?.all.iter().rev();
-            let found = newest_first.find(|one| {
+            let newest_first = model.revisions(profile)?.all.iter().rev();
+            let mut found = newest_first.filter(|one| {
                 one.image == *image
                     && !version.is_empty()
                     && one.version.to_string().starts_with(version)
             });
-            found.map(|one| one.generation)
+            let newest = found.next()?;
+            let is_clear = found.all(|one| one.version == newest.version);
+            is_clear.then_some(newest.generation)
         })
     }
 

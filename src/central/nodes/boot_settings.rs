@@ -124,23 +124,22 @@ impl NodeOps {
         let (node, history) = self.node_with_history(id)?;
         let generation = match text {
             None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
-            Some(text) => match find_generation(&history, id, text) {
-                Ok(generation) => generation,
-                Err(unknown) => {
-                    let profile = boot::effective_profile(&self.env.site(), &node).name.clone();
-                    let revision = self.generations.find_revision(&profile, text).ok_or(unknown)?;
-                    let known = history.of_revision(revision).map(|known| known.generation);
-                    match known.filter(|known| self.generations.is_archived(*known)) {
-                        Some(known) => known,
-                        None => {
-                            let prepared =
-                                self.generations.prepare_revision_pin(node, profile, revision);
-                            let delivered = prepared.await.map_err(Arc::new)?;
-                            return Ok((delivered.generation, Some(delivered)));
-                        }
+            Some(text) => {
+                let profile = boot::effective_profile(&self.env.site(), &node).name.clone();
+                let found = self.find_generation(id, &profile, &history, text)?;
+                let own = history.get(found).or_else(|| {
+                    let known = history.of_revision(found);
+                    known.filter(|known| self.generations.is_archived(known.generation))
+                });
+                match own {
+                    Some(own) => own.generation,
+                    None => {
+                        let prepared = self.generations.prepare_revision_pin(node, profile, found);
+                        let delivered = prepared.await.map_err(Arc::new)?;
+                        return Ok((delivered.generation, Some(delivered)));
                     }
                 }
-            },
+            }
         };
         self.generations.prepare_pin(node, generation).await.map_err(Arc::new)?;
         Ok((generation, None))
@@ -154,20 +153,32 @@ impl NodeOps {
     ) -> Result<Option<Generation>, OperateError> {
         let (node, history) = self.node_with_history(id)?;
         let profile = || boot::effective_profile(&self.env.site(), &node).name.clone();
-        let (found, text) = match target {
+        match target {
             RolloutTarget::Generation { generation } => {
-                let own = find_generation(&history, id, generation).ok();
-                let of_profile = || self.generations.find_revision(&profile(), generation);
-                (own.or_else(of_profile), generation.clone())
+                Ok(Some(self.find_generation(id, &profile(), &history, generation)?))
             }
             RolloutTarget::Image { image, version } => {
                 let found = self.generations.find_image(&profile(), image, version);
-                (found, format!("{image}@{version}"))
+                let text = format!("{image}@{version}").chars().take(80).collect();
+                Ok(Some(found.ok_or(OrderError::NoGeneration { node: id, text })?))
             }
-            _ => return Ok(None),
-        };
+            _ => Ok(None),
+        }
+    }
+
+    /// Finds a generation of a node or of its profile by a prefix of its digest.
+    fn find_generation(
+        &self,
+        id: NodeId,
+        profile: &ProfileName,
+        history: &History,
+        text: &str,
+    ) -> Result<Generation, OrderError> {
+        let revisions: Vec<Generation> =
+            self.generations.revisions(profile).all.iter().map(|one| one.generation).collect();
+        let found = history.find_by_prefix(revisions.into_iter(), text);
         let text = text.chars().take(80).collect();
-        Ok(Some(found.ok_or(OrderError::NoGeneration { node: id, text })?))
+        found.ok_or(OrderError::NoGeneration { node: id, text })
     }
 
     fn node_with_history(&self, id: NodeId) -> Result<(Node, History), OperateError> {
@@ -220,19 +231,6 @@ impl NodeOps {
         failpoint::point("order-committed");
         self.generations.scan(vec![id]).await?;
         Ok(node)
-    }
-}
-
-/// Finds a generation by a prefix of its digest.
-fn find_generation(history: &History, node: NodeId, text: &str) -> Result<Generation, OrderError> {
-    let mut found = history
-        .0
-        .iter()
-        .map(|delivered| delivered.generation)
-        .filter(|generation| generation.to_string().starts_with(text));
-    match (found.next(), found.next()) {
-        (Some(generation), None) if !text.is_empty() => Ok(generation),
-        _ => Err(OrderError::NoGeneration { node, text: text.chars().take(80).collect() }),
     }
 }
 

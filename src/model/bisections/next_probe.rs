@@ -102,9 +102,11 @@ impl Verdicts<'_> {
         results.filter(|probe| probe.index == index).count()
     }
 
-    /// Returns a node that has not failed to boot a generation: the nodes take turns.
+    /// Returns a node that has a link and has not failed to boot a generation: the nodes take
+    /// turns.
     fn unused_node(&self, index: usize) -> Option<NodeId> {
-        let failed = self.of(ProbeVerdict::Untested).filter(|probe| probe.index == index);
+        let untested = self.of(ProbeVerdict::Untested);
+        let failed = untested.filter(|probe| probe.index == index || probe.lost);
         let failed: BTreeSet<NodeId> = failed.map(|probe| probe.node).collect();
         let nodes = &self.bisection.nodes;
         let turn = self.bisection.probes.len() % nodes.len().max(1);
@@ -122,7 +124,9 @@ impl Verdicts<'_> {
     fn untested_reason(&self, of: Range<usize>) -> String {
         let mut untested =
             self.of(ProbeVerdict::Untested).filter(|probe| of.contains(&probe.index));
-        let reason = untested.next().and_then(|probe| probe.reason.clone());
+        let mut lost = self.of(ProbeVerdict::Untested).filter(|probe| probe.lost);
+        let first = untested.next().or_else(|| lost.next());
+        let reason = first.and_then(|probe| probe.reason.clone());
         reason.unwrap_or_else(|| "no node is left".to_owned())
     }
 }

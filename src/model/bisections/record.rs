@@ -2,11 +2,11 @@
 
 use crate::{
     fleet::{AuditContext, Generation},
-    rollouts::NodeSettings,
+    rollouts::{NodeSettings, NodeStage, RolloutNode},
 };
 use meshd_types::{BisectionId, NodeId, ProfileName, ProgramName, RolloutId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum length of a reason, in characters.
 const MAX_REASON: usize = 500;
@@ -67,6 +67,9 @@ pub struct Probe {
     pub verdict: Option<ProbeVerdict>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The node is offline after the boot: it is of no use for further probes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 /// A search for the first bad generation of a profile.
@@ -101,6 +104,9 @@ pub struct Bisection {
     pub probes: Vec<Probe>,
     /// What the nodes ran, and return to.
     pub before: BTreeMap<NodeId, NodeSettings>,
+    /// The nodes that were in service, and return to it.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub served: BTreeSet<NodeId>,
     /// The rollout that returns the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returning: Option<RolloutId>,
@@ -128,6 +134,21 @@ impl Bisection {
     pub fn add_reason(&mut self, reason: &str) {
         let earlier = self.reason.take().map(|earlier| format!("{earlier}; ")).unwrap_or_default();
         self.reason = Some(format!("{earlier}{reason}").chars().take(MAX_REASON).collect());
+    }
+
+    /// Adds the nodes that did not return, by the records of the rollout that returns them.
+    pub fn add_unreturned<'a>(&mut self, records: impl IntoIterator<Item = &'a RolloutNode>) {
+        let is_back = |stage| matches!(stage, NodeStage::Done | NodeStage::Returned);
+        let failed = records.into_iter().filter(|record| !is_back(record.stage));
+        let failed: Vec<String> = failed
+            .map(|record| {
+                let why = record.reason.as_deref().unwrap_or(record.stage.as_str());
+                format!("{}: {why}", record.name)
+            })
+            .collect();
+        if !failed.is_empty() {
+            self.add_reason(&format!("nodes that did not return: {}", failed.join(", ")));
+        }
     }
 
     /// The nodes that booted another generation.

@@ -1,9 +1,12 @@
 //! Tests of the search, with simulated verdicts.
 
 use super::*;
-use crate::fleet::{AuditContext, Generation, Principal, Verb};
+use crate::{
+    fleet::{AuditContext, Generation, Principal, Verb},
+    rollouts::{NodeStage, RolloutNode},
+};
 use meshd_types::{BisectionId, CorrelationId, Digest, NodeId, RolloutId, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn node(letter: char) -> NodeId {
     letter.to_string().repeat(8).parse().expect("an ID")
@@ -29,6 +32,7 @@ fn bisection(generations: u8, nodes: &str) -> Bisection {
         first_bad: None,
         probes: Vec::new(),
         before: BTreeMap::new(),
+        served: BTreeSet::new(),
         returning: None,
         finished_at: None,
     }
@@ -43,7 +47,7 @@ fn run(
         let NextProbe::Boot { index, node } = next_probe(bisection) else { break };
         let verdict = Some(verdict(index, node));
         let rollout = RolloutId([2; 4]);
-        bisection.probes.push(Probe { index, node, rollout, verdict, reason: None });
+        bisection.probes.push(Probe { index, node, rollout, verdict, reason: None, lost: false });
     }
     next_probe(bisection)
 }
@@ -115,4 +119,36 @@ fn generation_that_does_not_boot_is_tried_on_each_node_and_then_passed_over() {
 fn two_neighbours_need_no_boot() {
     assert_eq!(next_probe(&bisection(2, "a")), NextProbe::FirstBad(1));
     assert_eq!(untested(&bisection(17, "a")), 16);
+}
+
+#[test]
+fn node_that_stays_offline_gets_no_further_probe() {
+    let mut search = bisection(17, "ab");
+    let (index, verdict) = (8, Some(ProbeVerdict::Untested));
+    let reason = Some("not healthy".to_owned());
+    let rollout = RolloutId([2; 4]);
+    let lost = Probe { index, node: node('a'), rollout, verdict, reason, lost: true };
+    search.probes.push(lost.clone());
+    assert_eq!(run(&mut search, good_below(13)), NextProbe::FirstBad(13));
+    assert!(search.probes[1..].iter().all(|probe| probe.node == node('b')));
+    let mut alone = bisection(17, "a");
+    alone.probes.push(lost);
+    let NextProbe::Failed(reason) = next_probe(&alone) else { panic!("no node is left") };
+    assert!(reason.ends_with("not healthy"), "{reason}");
+}
+
+#[test]
+fn each_node_that_did_not_return_is_named() {
+    let mut search = bisection(17, "ab");
+    let record = |letter: char, stage: NodeStage| RolloutNode {
+        stage,
+        ..RolloutNode::waiting(RolloutId([2; 4]), node(letter), format!("n-{letter}"), 0)
+    };
+    search.add_unreturned(&[record('a', NodeStage::Done), record('b', NodeStage::Returned)]);
+    assert_eq!(search.reason, None);
+    let silent =
+        RolloutNode { reason: Some("silent".to_owned()), ..record('a', NodeStage::Failed) };
+    search.add_unreturned(&[silent, record('b', NodeStage::Skipped)]);
+    let expected = "nodes that did not return: n-a: silent, n-b: skipped";
+    assert_eq!(search.reason.as_deref(), Some(expected));
 }

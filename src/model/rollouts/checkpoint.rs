@@ -46,6 +46,7 @@ pub(super) fn checkpoint(
             (GateVerdict::Failed, Checkpoint::Failed(reason(why)))
         }
         ProgramOutcome::Mixed(why) => (GateVerdict::Mixed, Checkpoint::Failed(reason(why))),
+        ProgramOutcome::Unable(why) => (GateVerdict::Unable, Checkpoint::Failed(reason(why))),
     };
     if is_gate {
         record.gate = Some(verdict);

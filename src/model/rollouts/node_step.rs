@@ -63,7 +63,8 @@ pub(super) fn eligibility(record: &RolloutNode, context: &NodeContext<'_>) -> El
 pub(super) fn begin(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'_>) {
     record.stage = NodeStage::Draining;
     record.before = Some(present.settings.clone());
-    record.drained = !matches!(present.phase, Phase::Draining | Phase::Maintenance);
+    // Another rollout of a bisection may have left it in maintenance.
+    record.drained |= !matches!(present.phase, Phase::Draining | Phase::Maintenance);
     record.began_at = Some(context.time.now);
 }
 
@@ -78,6 +79,8 @@ pub(super) fn advance_node(record: &mut RolloutNode, context: &NodeContext<'_>) 
         record.finish(NodeStage::Failed, Some(&reason), context.time.now);
         return None;
     }
+    let may_unpin = !matches!(record.stage, NodeStage::Waiting | NodeStage::Draining);
+    record.unpinned |= may_unpin && present.settings.pinned.is_none();
     let action = match record.stage {
         NodeStage::Draining => drain(record, present, context),
         NodeStage::Rebooting | NodeStage::Soaking => reboot(record, present, context),
@@ -111,6 +114,7 @@ fn drain(
             record.stage = NodeStage::Rebooting;
             record.boot = Some(present.boot.clone());
             record.since_ms = context.clock_ms();
+            record.unpinned = present.settings.pinned.is_none();
             reboot(record, present, context)
         }
         Phase::Draining => {
@@ -158,7 +162,7 @@ fn withdraw(
     call_after_return(record, context, RolloutNode::withdraw)
 }
 
-/// Ends a node that did not reboot. What was done before it left is undone first.
+/// Ends a node that is back, or was. What was done before it left is undone first.
 fn call_after_return(
     record: &mut RolloutNode,
     context: &NodeContext<'_>,
@@ -200,8 +204,14 @@ fn reboot(
             return None;
         }
         Return::Order(_) if record.configured && !is_reloaded => {
-            let reason = "another order changed its boot settings";
-            record.finish(NodeStage::Failed, Some(reason), context.time.now);
+            let end = |record: &mut RolloutNode| {
+                let reason = "another order changed its boot settings";
+                record.finish(NodeStage::Failed, Some(reason), context.time.now);
+            };
+            if present.phase == Phase::Online && present.is_linked {
+                return call_after_return(record, context, end);
+            }
+            end(record);
             return None;
         }
         Return::Order(order) => {
@@ -226,8 +236,10 @@ fn reboot(
     if has_left_again(record, present) {
         let stage = if runs_wanted(record, present) { NodeStage::Done } else { NodeStage::Failed };
         let reason = "another order took it out of service";
-        record.finish(stage, Some(reason), context.time.now);
-        return None;
+        let end = |record: &mut RolloutNode| {
+            record.finish(stage, Some(reason), context.time.now);
+        };
+        return call_after_return(record, context, end);
     }
     if let Some(reason) = &present.boot_loop {
         fail(record, present, context, reason);
@@ -244,7 +256,9 @@ fn reboot(
         record.passed.remove(&ProgramPoint::Gate);
     }
     let is_in_progress = matches!(record.stage, NodeStage::Rebooting | NodeStage::Soaking);
-    if !is_in_progress || is_over(record, context, present) {
+    // A node that is healthy and announced as back is not late, however long that takes.
+    let is_announced = action == Some(Action::Run(ProgramPoint::AfterReturn));
+    if !is_in_progress || (!is_announced && is_over(record, context, present)) {
         return None;
     }
     action.or_else(|| resume(record, present).map(Action::Order))
@@ -318,7 +332,13 @@ fn fail(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'
         *before != present.settings || (before.booted.is_some() && before.booted != present.next)
     });
     let has_rebooted = record.boot.as_ref() != Some(&present.boot);
-    if (has_rebooted && !is_changed) || context.rollout.policy.keep_failed {
+    // A node that is in service is announced as back all the same, by its return.
+    let is_awaited = present.phase == Phase::Online
+        && present.is_linked
+        && record.passed.contains(&ProgramPoint::BeforeLeave)
+        && context.rollout.policy.after_return.is_some();
+    let stays = has_rebooted && !is_changed && !is_awaited;
+    if stays || context.rollout.policy.keep_failed {
         record.finish(NodeStage::Failed, Some(reason), context.time.now);
         return;
     }
@@ -328,7 +348,7 @@ fn fail(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'
     record.since_ms = context.clock_ms();
     record.healthy_ms = None;
     record.wanted = None;
-    record.configured = false;
+    (record.configured, record.unpinned) = (false, false);
     record.passed.remove(&ProgramPoint::AfterReturn);
 }
 
@@ -356,9 +376,8 @@ fn next_setting(record: &RolloutNode, present: &NodePresent, rollout: &Rollout) 
                 Return::Order(NodeOrder::Pin { generation: Some(goal.to_string()) })
             }
         }
-        RolloutTarget::Previous => record
-            .previous
-            .as_ref()
-            .map_or(Return::Complete, |previous| returning::next_return(previous, present)),
+        RolloutTarget::Previous => record.previous.as_ref().map_or(Return::Complete, |previous| {
+            returning::next_return(previous, present, record.unpinned)
+        }),
     }
 }

@@ -222,6 +222,9 @@ pub struct RolloutNode {
     /// The boot settings were seen as ordered: a later difference is the order of somebody else.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub configured: bool,
+    /// The node was seen without a pin: a later one is that of its return.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unpinned: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub began_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -252,9 +255,19 @@ impl RolloutNode {
             served_again: false,
             left: false,
             configured: false,
+            unpinned: false,
             began_at: None,
             finished_at: None,
         }
+    }
+
+    /// Begins the return of a node to what it ran, which needs no link.
+    pub fn begin_return(&mut self, before: NodeSettings, boot: BootKey, why: &str, now: Timestamp) {
+        self.stage = NodeStage::Returning;
+        (self.before, self.boot) = (Some(before), Some(boot));
+        (self.configured, self.unpinned) = (false, false);
+        self.began_at = Some(now);
+        self.set_reason(why);
     }
 
     pub(super) fn set_reason(&mut self, reason: &str) {

@@ -1,7 +1,7 @@
 //! The return of a failed node to what it ran: profile, pin, and the generation that it ran.
 
 use super::{
-    NodePresent, NodeSettings, NodeStage, ProgramPoint, RolloutNode,
+    NodePresent, NodeSettings, NodeStage, ProgramPoint, RolloutNode, RolloutTarget,
     checkpoint::{Action, Checkpoint, checkpoint},
     health::{NodeContext, is_back, resume, state_text},
 };
@@ -17,9 +17,14 @@ pub(super) enum Return {
     Unknown,
 }
 
-/// Returns the next change that leads back to earlier settings. A node whose profile has changed
-/// since is pinned to the generation that it ran.
-pub(super) fn next_return(before: &NodeSettings, present: &NodePresent) -> Return {
+/// Returns the next change that leads back to earlier settings. A pin that the node did not have
+/// is removed; then a node whose profile has changed since is pinned to the generation that it ran.
+/// `was_unpinned`: the node was seen without a pin since its return began.
+pub(super) fn next_return(
+    before: &NodeSettings,
+    present: &NodePresent,
+    was_unpinned: bool,
+) -> Return {
     let now = &present.settings;
     let pin = |generation: &_| {
         Return::Order(NodeOrder::Pin { generation: Some(format!("{generation}")) })
@@ -33,7 +38,7 @@ pub(super) fn next_return(before: &NodeSettings, present: &NodePresent) -> Retur
         (None, Some(booted)) if now.pinned.is_none() && present.next.as_ref() != Some(booted) => {
             pin(booted)
         }
-        (None, booted) if now.pinned.is_some() && now.pinned != *booted => {
+        (None, booted) if now.pinned.is_some() && (!was_unpinned || now.pinned != *booted) => {
             Return::Order(NodeOrder::Unpin)
         }
         _ => Return::Complete,
@@ -48,7 +53,7 @@ pub(super) fn advance_return(
 ) -> Option<Action> {
     let before = record.before.clone()?;
     if !record.configured {
-        match next_return(&before, present) {
+        match next_return(&before, present, record.unpinned) {
             Return::Order(order) => {
                 let Some(refusal) = present.refused(&order) else {
                     return Some(Action::Order(order));
@@ -68,7 +73,12 @@ pub(super) fn advance_return(
     let has_rebooted = record.boot.as_ref() != Some(&present.boot);
     if (has_rebooted || never_left) && is_back(record, present) {
         match checkpoint(ProgramPoint::AfterReturn, record, context) {
-            Checkpoint::Passed => record.finish(NodeStage::Returned, None, context.time.now),
+            Checkpoint::Passed => {
+                // After a plain reboot it runs what did not become healthy.
+                let is_plain = context.rollout.target == RolloutTarget::Reboot;
+                let stage = if is_plain { NodeStage::Failed } else { NodeStage::Returned };
+                record.finish(stage, None, context.time.now);
+            }
             Checkpoint::Runs | Checkpoint::NotYet => {
                 return Some(Action::Run(ProgramPoint::AfterReturn));
             }

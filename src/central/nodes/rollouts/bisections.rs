@@ -6,9 +6,9 @@ use crate::environment::alarms::log_failure;
 use meshd_model::{
     bisections::{Bisection, BisectionState, NextProbe, Probe, ProbeVerdict, next_probe},
     boot,
-    fleet::{Actor, AuditContext, Event, EventKind},
+    fleet::{Actor, AuditContext, Event, EventKind, Phase},
     rollouts::{
-        Amount, GateVerdict, NodeSettings, NodeStage, Rollout, RolloutNode, RolloutPolicy,
+        Amount, BootKey, GateVerdict, NodeSettings, NodeStage, RolloutNode, RolloutPolicy,
         RolloutState, RolloutTarget,
     },
 };
@@ -98,9 +98,13 @@ impl Rollouts {
         if !site.programs.contains_key(&request.check) {
             return Err(RolloutError::NoProgram { program: request.check });
         }
+        let mut served = BTreeSet::new();
         let before: BTreeMap<NodeId, (ProfileName, NodeSettings)> = self.env.store.read(|model| {
             let found = nodes.iter().filter_map(|id| model.node(*id));
             let settings = found.map(|node| {
+                if is_in_service(node.phase) {
+                    served.insert(node.id);
+                }
                 let profile = boot::effective_profile(&site, node).name.clone();
                 let (pinned, booted) = (node.pinned, node.booted);
                 let settings = NodeSettings { profile: profile.clone(), pinned, booted };
@@ -147,6 +151,7 @@ impl Rollouts {
             first_bad: None,
             probes: Vec::new(),
             before: before.into_iter().map(|(id, (_, settings))| (id, settings)).collect(),
+            served,
             returning: None,
             finished_at: None,
         })
@@ -192,23 +197,35 @@ impl Rollouts {
     async fn advance_bisection(&self, mut bisection: Bisection) -> Result<(), StoreError> {
         let last = bisection.probes.last().filter(|probe| probe.verdict.is_none());
         if let Some(current) = bisection.returning.or(last.map(|probe| probe.rollout)) {
-            let ended = self.env.store.read(|model| {
-                let head = model.rollout(current).cloned();
-                let record = model.rollout_nodes(current).values().next().cloned();
-                head.zip(record)
+            let (head, ended) = self.env.store.read(|model| {
+                let records = model.rollout_nodes(current).values().cloned();
+                (model.rollout(current).cloned(), records.collect::<Vec<_>>())
             });
-            match ended {
-                Some((head, _)) if !head.state.is_final() => return Ok(()),
-                ended if bisection.returning.is_some() => {
-                    return self.finish_bisection(bisection, ended).await;
-                }
-                ended => {
-                    if let Some(probe) = bisection.probes.last_mut() {
-                        judge(probe, ended);
-                    }
-                    return self.store_bisection(bisection, None).await;
-                }
+            if head.as_ref().is_some_and(|head| !head.state.is_final()) {
+                return Ok(());
             }
+            if bisection.returning.is_some() {
+                if head.is_none() {
+                    bisection.add_reason("the rollout that returns its nodes is gone");
+                }
+                bisection.add_unreturned(&ended);
+                bisection.finish(self.env.now());
+                return self.store_bisection(bisection, None).await;
+            }
+            let ended = ended.into_iter().next();
+            let unable =
+                ended.as_ref().filter(|record| record.gate == Some(GateVerdict::Unable)).cloned();
+            if let Some(probe) = bisection.probes.last_mut() {
+                judge(probe, ended);
+                let phase = self.env.store.read(|model| Some(model.node(probe.node)?.phase));
+                probe.lost = probe.verdict == Some(ProbeVerdict::Untested)
+                    && phase.is_none_or(|phase| matches!(phase, Phase::Offline | Phase::Booting));
+            }
+            // A check that does not run says nothing of any generation.
+            if let Some(record) = unable.filter(|_| bisection.state == BisectionState::Running) {
+                bisection.conclude(BisectionState::Failed, record.reason.as_deref());
+            }
+            return self.store_bisection(bisection, None).await;
         }
         if bisection.state == BisectionState::Returning {
             return self.return_nodes(bisection).await;
@@ -237,12 +254,17 @@ impl Rollouts {
         let target = RolloutTarget::Generation { generation };
         let policy = probe_policy(&bisection);
         match self.plan_nodes(&[node], target, &policy, &bisection.by).await {
-            Ok(planned) => {
+            Ok(mut planned) => {
                 let rollout = planned.head.id;
-                bisection.probes.push(Probe { index, node, rollout, verdict: None, reason: None });
+                for record in &mut planned.nodes {
+                    record.drained = bisection.served.contains(&record.node);
+                }
+                let (verdict, reason, lost) = (None, None, false);
+                bisection.probes.push(Probe { index, node, rollout, verdict, reason, lost });
                 self.store_bisection(bisection, Some(planned)).await
             }
             Err(RolloutError::Store(error)) => Err(error),
+            Err(error) if is_passing(&error) => Ok(()),
             Err(error) => {
                 bisection.conclude(BisectionState::Failed, Some(&error.message()));
                 self.store_bisection(bisection, None).await
@@ -254,7 +276,8 @@ impl Rollouts {
     async fn return_nodes(&self, mut bisection: Bisection) -> Result<(), StoreError> {
         let used = bisection.used_nodes();
         if used.is_empty() {
-            return self.finish_bisection(bisection, None).await;
+            bisection.finish(self.env.now());
+            return self.store_bisection(bisection, None).await;
         }
         let ids: Vec<NodeId> = used.keys().copied().collect();
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -270,29 +293,34 @@ impl Rollouts {
             Ok(mut planned) => {
                 for record in &mut planned.nodes {
                     record.previous = used.get(&record.node).cloned();
+                    record.drained = bisection.served.contains(&record.node);
+                    self.begin_offline_return(record);
                 }
                 bisection.returning = Some(planned.head.id);
                 self.store_bisection(bisection, Some(planned)).await
             }
             Err(RolloutError::Store(error)) => Err(error),
+            Err(error) if is_passing(&error) => Ok(()),
             Err(error) => {
                 bisection.add_reason(&format!("its nodes did not return: {}", error.message()));
-                self.finish_bisection(bisection, None).await
+                bisection.finish(self.env.now());
+                self.store_bisection(bisection, None).await
             }
         }
     }
 
-    async fn finish_bisection(
-        &self,
-        mut bisection: Bisection,
-        returned: Option<(Rollout, RolloutNode)>,
-    ) -> Result<(), StoreError> {
-        if let Some((head, _)) = returned.filter(|(head, _)| head.state != RolloutState::Done) {
-            let reason = head.reason.unwrap_or_default();
-            bisection.add_reason(&format!("a node did not return: {reason}"));
+    /// Begins the return of a node that did not boot a generation: its boot settings need no link.
+    fn begin_offline_return(&self, record: &mut RolloutNode) {
+        let Some(before) = record.previous.clone() else { return };
+        let offline = self.env.store.read(|model| {
+            let node = model.node(record.node)?;
+            let kernel = node.facts.as_ref().map(|facts| facts.system.kernel_boot_id.clone());
+            let boot = BootKey { session: node.boot, kernel: kernel.unwrap_or_default() };
+            matches!(node.phase, Phase::Offline | Phase::Booting).then_some(boot)
+        });
+        if let Some(boot) = offline {
+            record.begin_return(before, boot, "it is offline after a probe", self.env.now());
         }
-        bisection.finish(self.env.now());
-        self.store_bisection(bisection, None).await
     }
 
     /// Stores a bisection, and starts a rollout for it. Does nothing if an order has changed the
@@ -341,6 +369,15 @@ impl Rollouts {
     }
 }
 
+fn is_in_service(phase: Phase) -> bool {
+    matches!(phase, Phase::Online | Phase::Degraded | Phase::Enrolling)
+}
+
+/// True if a rollout may begin later: the bisection tries again.
+fn is_passing(error: &RolloutError) -> bool {
+    matches!(error, RolloutError::Overlap { .. } | RolloutError::TooMany { .. })
+}
+
 fn probe_policy(bisection: &Bisection) -> RolloutPolicy {
     RolloutPolicy {
         node_timeout_s: bisection.node_timeout_s,
@@ -353,8 +390,8 @@ fn probe_policy(bisection: &Bisection) -> RolloutPolicy {
 }
 
 /// Derives the verdict of a probe from its rollout.
-fn judge(probe: &mut Probe, ended: Option<(Rollout, RolloutNode)>) {
-    let Some((_, record)) = ended else {
+fn judge(probe: &mut Probe, ended: Option<RolloutNode>) {
+    let Some(record) = ended else {
         probe.verdict = Some(ProbeVerdict::Untested);
         probe.reason = Some("its rollout is gone".to_owned());
         return;

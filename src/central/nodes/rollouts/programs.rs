@@ -1,7 +1,8 @@
 //! Runs the programs of the site that a rollout asks for, on the central node.
 //!
 //! Exit code 0: passed. 75 (`EX_TEMPFAIL`): a gate is asked again later. All others: failed; the last
-//! line of the error output is the reason. A result is lost when meshd ends: the program runs again.
+//! line of the error output is the reason. A program that does not start, or that a signal ends, says
+//! nothing of the node. A result is lost when meshd ends: the program runs again.
 
 use super::{Memory, Rollouts, RunningProgram};
 use crate::locks::Leaf;
@@ -9,6 +10,7 @@ use meshd_bmc::CommandLine;
 use meshd_config::SiteProgram;
 use meshd_model::{
     fleet::{Generation, Node},
+    operations::BmcFailure,
     rollouts::{EndedProgram, ProgramOutcome, ProgramPoint, Rollout},
 };
 use meshd_types::{NodeId, RolloutId};
@@ -51,7 +53,7 @@ impl Rollouts {
             }
             let Some(SiteProgram { program, args, timeout }) = site.programs.get(name).cloned()
             else {
-                let outcome = ProgramOutcome::Failed("it is not in the site file".to_owned());
+                let outcome = ProgramOutcome::Unable("it is not in the site file".to_owned());
                 memory.ended.insert(key, EndedProgram { point, outcome });
                 continue;
             };
@@ -128,25 +130,23 @@ impl ProgramRun {
     }
 
     async fn outcome(&self) -> ProgramOutcome {
-        let mut passed = 0;
-        let mut failure = None;
+        let mut ended = Vec::new();
         for _ in 0..self.runs {
-            match self.line.run(&self.vars, self.limit).await {
-                Ok((Some(0), _)) => passed += 1,
-                Ok((Some(NOT_YET), why)) => return ProgramOutcome::NotYet(why),
-                Ok((Some(code), why)) => failure = Some(format!("exit code {code}: {why}")),
-                Ok((None, why)) => failure = Some(format!("ended by a signal: {why}")),
-                Err(error) => failure = Some(error.reason().to_owned()),
+            let outcome = match self.line.run(&self.vars, self.limit).await {
+                Ok((Some(0), _)) => ProgramOutcome::Passed,
+                Ok((Some(NOT_YET), why)) => ProgramOutcome::NotYet(why),
+                Ok((Some(code), why)) => ProgramOutcome::Failed(format!("exit code {code}: {why}")),
+                Ok((None, why)) => ProgramOutcome::Unable(format!("ended by a signal: {why}")),
+                Err(BmcFailure::Unanswered(why)) => ProgramOutcome::Failed(why),
+                Err(error) => ProgramOutcome::Unable(error.reason().to_owned()),
+            };
+            let is_last = outcome.ends_runs();
+            ended.push(outcome);
+            if is_last {
+                break;
             }
         }
-        match failure {
-            None => ProgramOutcome::Passed,
-            Some(why) if passed == 0 => ProgramOutcome::Failed(why),
-            Some(why) => {
-                let runs = self.runs;
-                ProgramOutcome::Mixed(format!("it passed {passed} of {runs} runs: {why}"))
-            }
-        }
+        ProgramOutcome::of_runs(&ended)
     }
 }
 
@@ -182,6 +182,11 @@ mod tests {
             panic!("it hangs")
         };
         assert!(why.contains("no end within"), "{why}");
+        let ProgramOutcome::Unable(why) = outcome("kill -9 $$").await else { panic!("a signal") };
+        assert!(why.starts_with("ended by a signal"), "{why}");
+        let mut gone = run("", 1, 20_000);
+        gone.line.program = "/no/such/program".into();
+        assert!(matches!(gone.outcome().await, ProgramOutcome::Unable(_)));
     }
 
     #[tokio::test]

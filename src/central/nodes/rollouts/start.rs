@@ -147,6 +147,10 @@ impl Rollouts {
         let stored = self.env.store.commit(|tx| {
             let ids: Vec<NodeId> = nodes.iter().map(|record| record.node).collect();
             check_overlap(tx.before(), &ids)?;
+            let mut open = tx.before().bisections().filter(|one| !one.state.is_final());
+            if let Some(other) = open.find(|one| one.nodes.iter().any(|id| ids.contains(id))) {
+                return Err(RolloutError::BisectionOverlap(other.id));
+            }
             tx.remove_surplus_rollouts(nodes.len());
             for record in nodes {
                 tx.put_rollout_node(record);

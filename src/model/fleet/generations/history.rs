@@ -3,6 +3,7 @@
 use super::generation::Generation;
 use meshd_types::{Digest, ImageName, ProfileName, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// Maximum number of generations listed for a node.
 pub const MAX_HISTORY: usize = 16;
@@ -72,6 +73,26 @@ impl History {
     /// Finds the newest generation that was rendered from a generation of a profile.
     pub fn of_revision(&self, revision: Generation) -> Option<&DeliveredGeneration> {
         self.0.iter().rev().find(|delivered| delivered.revision == Some(revision))
+    }
+
+    /// Finds a generation by a prefix of its digest, among `revisions` of the node's profile and
+    /// those of the node; `None` if none or several match. One of a profile stands for those that
+    /// were rendered from it.
+    pub fn find_by_prefix(
+        &self,
+        revisions: impl Iterator<Item = Generation>,
+        prefix: &str,
+    ) -> Option<Generation> {
+        let matches = |one: &Generation| one.to_string().starts_with(prefix);
+        let mut found: BTreeSet<Generation> = revisions.filter(matches).collect();
+        let own = self.0.iter().filter(|one| matches(&one.generation));
+        let is_of = |of: &BTreeSet<Generation>, one: &DeliveredGeneration| {
+            one.revision.is_some_and(|revision| of.contains(&revision))
+        };
+        let own: Vec<Generation> =
+            own.filter(|one| !is_of(&found, one)).map(|one| one.generation).collect();
+        found.extend(own);
+        found.pop_first().filter(|_| found.is_empty() && !prefix.is_empty())
     }
 
     /// Returns the newest generations that are archived.
@@ -153,5 +174,22 @@ mod tests {
         let newest = history.of_revision(generation(9)).map(|found| found.generation);
         assert_eq!(newest, Some(generation(1)), "its boot does not forget it");
         assert_eq!(history.of_revision(generation(1)), None);
+    }
+
+    #[test]
+    fn prefix_that_names_generations_of_the_node_and_of_its_profile_is_refused() {
+        let mut history = History::default();
+        let revision = Some(generation(0x19));
+        history.record_delivery(DeliveredGeneration { revision, ..delivered(0x12, 1) }, &[]);
+        history.record_delivery(delivered(0x20, 2), &[]);
+        let find = |revisions: &[u8], prefix: &str| {
+            let revisions = revisions.iter().map(|number| generation(*number));
+            history.find_by_prefix(revisions, prefix)
+        };
+        assert_eq!(find(&[0x19], "1"), revision, "the node's was rendered from it");
+        assert_eq!(find(&[0x18], "1"), None, "two different ones");
+        assert_eq!(find(&[0x21, 0x22], "2"), None);
+        assert_eq!(find(&[0x19], "2"), Some(generation(0x20)));
+        assert_eq!((find(&[0x19], ""), find(&[], "3")), (None, None));
     }
 }

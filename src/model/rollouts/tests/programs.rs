@@ -5,8 +5,8 @@ use crate::{
     fleet::Phase,
     operations::NodeOrder,
     rollouts::{
-        Amount, GateVerdict, NodeStage, ProgramOutcome, ProgramPoint, RolloutPolicy, RolloutState,
-        RolloutTarget, remaining_time,
+        Amount, GateVerdict, Inventory as _, NodeSettings, NodeStage, ProgramOutcome, ProgramPoint,
+        RolloutPolicy, RolloutState, RolloutTarget, remaining_time,
     },
 };
 use meshd_types::Timestamp;
@@ -147,6 +147,101 @@ fn rollout_to_a_generation_pins_nodes_and_a_failed_node_is_unpinned() {
     let settings = &bad.machine(0).settings;
     assert_eq!((settings.pinned, settings.booted), (None, old));
     assert_eq!(bad.count(NodeStage::Waiting), 2);
+}
+
+/// The pin of a rollout is removed also if it names what the node ran, and a node whose profile has
+/// changed meanwhile is pinned to that at last.
+#[test]
+fn pin_to_what_a_node_ran_is_removed_on_its_return() {
+    let new = generation(&profile("new"));
+    let mut rack = Rack::with_target(1, programs(), RolloutTarget::Previous);
+    rack.machine(0).settings.profile = profile("new");
+    rack.machine(0).settings.booted = Some(new);
+    let record = rack.records.get_mut(&node_id(0)).unwrap();
+    record.previous = Some(rack.machines[&node_id(0)].settings.clone());
+    rack.machine(0).settings.pinned = Some(new);
+    rack.run();
+    assert_eq!(rack.stage(0), NodeStage::Done);
+    let settings = &rack.machine(0).settings;
+    assert_eq!((settings.pinned, settings.booted), (None, Some(new)));
+    // Without the pin it would boot another generation: it is pinned to what it ran.
+    let mut moved = Rack::with_target(1, programs(), RolloutTarget::Previous);
+    let record = moved.records.get_mut(&node_id(0)).unwrap();
+    record.previous =
+        Some(NodeSettings { profile: profile("old"), pinned: None, booted: Some(new) });
+    moved.machine(0).settings.pinned = Some(new);
+    moved.machine(0).settings.booted = Some(new);
+    moved.run();
+    let settings = &moved.machine(0).settings;
+    assert_eq!((settings.pinned, settings.booted), (Some(new), Some(new)));
+    let unpins = moved.machine(0).orders.iter().filter(|order| **order == NodeOrder::Unpin);
+    assert_eq!(unpins.count(), 1);
+}
+
+#[test]
+fn gate_that_does_not_run_fails_the_node_and_says_nothing_of_it() {
+    let mut rack = Rack::new(1, programs());
+    rack.outcomes = vec![ProgramOutcome::Passed, ProgramOutcome::Unable("no file".to_owned())];
+    rack.run();
+    assert_eq!(rack.records[&node_id(0)].gate, Some(GateVerdict::Unable));
+    assert_eq!(rack.stage(0), NodeStage::Returned);
+}
+
+#[test]
+fn node_that_fails_after_a_plain_reboot_is_announced_as_back() {
+    let mut rack = Rack::with_target(1, programs(), RolloutTarget::Reboot);
+    rack.outcomes = vec![ProgramOutcome::Passed, ProgramOutcome::Failed("slow".to_owned())];
+    rack.run();
+    assert_eq!(rack.stage(0), NodeStage::Failed);
+    let reason = rack.records[&node_id(0)].reason.clone().unwrap();
+    assert_eq!(reason, "gate program gate: slow");
+    let ran: Vec<_> = points(&rack, 0).into_iter().map(|(point, _)| point).collect();
+    assert_eq!(ran, [ProgramPoint::BeforeLeave, ProgramPoint::Gate, ProgramPoint::AfterReturn]);
+    let reboots = rack.machine(0).orders.iter().filter(|order| **order == NodeOrder::Reboot);
+    assert_eq!(reboots.count(), 1);
+}
+
+#[test]
+fn node_timeout_does_not_hit_a_node_that_is_announced_as_back() {
+    let mut rack = Rack::new(1, programs());
+    let is_announced =
+        |rack: &Rack| points(rack, 0).iter().any(|(point, _)| *point == ProgramPoint::AfterReturn);
+    rack.run_until(is_announced);
+    rack.machine(0).ended = None;
+    rack.rollout.clock_ms += 1_300_000;
+    rack.run();
+    assert_eq!(rack.stage(0), NodeStage::Done);
+}
+
+#[test]
+fn node_that_another_order_takes_out_again_is_announced_as_back() {
+    let mut rack = Rack::new(1, programs());
+    rack.run_until(|rack| rack.stage(0) == NodeStage::Soaking);
+    rack.machine(0).phase = Phase::Draining;
+    rack.run();
+    let last = points(&rack, 0).last().map(|(point, _)| *point);
+    assert_eq!(last, Some(ProgramPoint::AfterReturn));
+}
+
+#[test]
+fn node_that_is_offline_returns_without_a_link_into_the_service_that_it_had() {
+    let mut rack = Rack::with_target(1, programs(), RolloutTarget::Previous);
+    let before = rack.machine(0).settings.clone();
+    let (new, now) = (generation(&profile("new")), rack.now);
+    rack.machine(0).settings.pinned = Some(new);
+    rack.machine(0).phase = Phase::Offline;
+    rack.machine(0).is_linked = false;
+    let boot = rack.machines.node(node_id(0)).unwrap().boot;
+    let record = rack.records.get_mut(&node_id(0)).unwrap();
+    record.drained = true;
+    record.begin_return(before.clone(), boot, "it is offline after a probe", now);
+    rack.rollout.policy.max_failures = 1;
+    rack.run_until(|rack| rack.machines[&node_id(0)].settings.pinned.is_none());
+    // An operator repairs it.
+    (rack.machine(0).phase, rack.machine(0).is_linked) = (Phase::Maintenance, true);
+    rack.run();
+    assert_eq!((rack.rollout.state, rack.stage(0)), (RolloutState::Done, NodeStage::Returned));
+    assert_eq!((rack.machine(0).phase, rack.machine(0).settings.clone()), (Phase::Online, before));
 }
 
 #[test]
