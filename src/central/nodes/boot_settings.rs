@@ -127,16 +127,20 @@ impl NodeOps {
             Some(text) => {
                 let profile = boot::effective_profile(&self.env.site(), &node).name.clone();
                 let found = self.find_generation(id, &profile, &history, text)?;
-                let own = history.get(found).or_else(|| {
-                    let known = history.of_revision(found);
-                    known.filter(|known| self.generations.is_archived(known.generation))
-                });
-                match own {
-                    Some(own) => own.generation,
-                    None => {
-                        let prepared = self.generations.prepare_revision_pin(node, profile, found);
-                        let delivered = prepared.await.map_err(Arc::new)?;
-                        return Ok((delivered.generation, Some(delivered)));
+                let known = history.of_revision(found).map(|known| known.generation);
+                let known = known.filter(|known| self.generations.is_archived(*known));
+                if history.get(found).is_some() {
+                    found
+                } else {
+                    // The node may have other values than at its last pin.
+                    let rendered =
+                        self.generations.prepare_revision_pin(node.clone(), profile, found).await;
+                    match (rendered, known) {
+                        (Ok(delivered), _) => {
+                            return Ok((delivered.generation, Some(delivered)));
+                        }
+                        (Err(RenderError::RevisionGone { .. }), Some(known)) => known,
+                        (Err(error), _) => return Err(Arc::new(error).into()),
                     }
                 }
             }

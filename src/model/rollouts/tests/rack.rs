@@ -52,7 +52,7 @@ pub(super) struct Machine {
     /// Ticks that a drain takes to reach it.
     pub(super) delay: u32,
     arriving: Option<NodeOrder>,
-    ended: Option<EndedProgram>,
+    pub(super) ended: Option<EndedProgram>,
 }
 
 pub(super) fn profile(name: &str) -> ProfileName {
