@@ -74,9 +74,11 @@ pub(super) fn advance_return(
     if (has_rebooted || never_left) && is_back(record, present) {
         match checkpoint(ProgramPoint::AfterReturn, record, context) {
             Checkpoint::Passed => {
-                // After a plain reboot it runs what did not become healthy.
-                let is_plain = context.rollout.target == RolloutTarget::Reboot;
-                let stage = if is_plain { NodeStage::Failed } else { NodeStage::Returned };
+                // After a plain reboot it runs what the gate refused.
+                let is_same = context.rollout.target == RolloutTarget::Reboot
+                    && !has_rebooted
+                    && record.served_again;
+                let stage = if is_same { NodeStage::Failed } else { NodeStage::Returned };
                 record.finish(stage, None, context.time.now);
             }
             Checkpoint::Runs | Checkpoint::NotYet => {
