@@ -40,6 +40,10 @@ pub struct Facts {
     /// [`Facts::valid_ssh_host_keys`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ssh_host_keys: Vec<String>,
+    /// The agent connects the standard input of tasks. An older agent would run such a task with an
+    /// empty input.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub task_input: bool,
     pub versions: Versions,
 }
 

@@ -126,6 +126,7 @@ impl Driver {
     }
 
     pub(super) async fn send_hello(&mut self, facts: Facts) {
+        let facts = Facts { task_input: true, ..facts };
         self.facts = facts.clone();
         let (node, session) = (self.config.node, self.boot.session);
         let hello = Hello { version: meshd_proto::VERSION, node, session, facts };

@@ -19,6 +19,9 @@ use tokio::sync::mpsc;
 const MAX_CONSOLES: usize = 256;
 /// Timeout for the node's connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for the node to read the user's last input after the user has left. A shell ends at once:
+/// its user may have lost the permission to run what is queued.
+const LINGER: Duration = Duration::from_secs(60);
 /// Maximum number of queued pieces of output.
 const OUTPUT_QUEUE: usize = 16;
 /// Maximum number of queued pieces of input.
@@ -66,6 +69,8 @@ pub struct NodeConsole {
     pub output: mpsc::Sender<ConsoleFrame>,
     /// Input; ends when the user closes the console.
     pub input: mpsc::Receiver<ConsoleInput>,
+    /// Time for queued input after the user has left.
+    pub linger: Duration,
 }
 
 /// Why a node does not connect a console, a shell or an input.
@@ -84,6 +89,10 @@ meshd_types::hints!(ConnectError {
     ConnectError::NoAnswer { .. } => "look at the log of its agent; an older agent needs a boot of the node first";
     ConnectError::TooMany => "close one first";
 });
+
+fn linger_of(order: &FromCentral) -> Duration {
+    if matches!(order, FromCentral::Shell(_)) { Duration::ZERO } else { LINGER }
+}
 
 impl Links {
     /// Returns an error unless a console of the node can be requested.
@@ -112,11 +121,14 @@ impl Links {
         let console = ConsoleId(u64::from_be_bytes(self.env.random()));
         let ((output_sender, mut output), (input, input_receiver)) =
             (mpsc::channel(OUTPUT_QUEUE), mpsc::channel(INPUT_QUEUE));
-        let node_console = Some(NodeConsole { output: output_sender, input: input_receiver });
+        let order = order(console);
+        let linger = linger_of(&order);
+        let node_console =
+            Some(NodeConsole { output: output_sender, input: input_receiver, linger });
         let pending = PendingConsole { node, node_console, user: input.downgrade() };
         self.consoles.lock().insert(console, pending);
         let first_frame = async {
-            link.send(LinkCommand::Send(order(console))).await.ok()?;
+            link.send(LinkCommand::Send(order)).await.ok()?;
             output.recv().await
         };
         let first = tokio::time::timeout(ANSWER_TIMEOUT, first_frame).await;

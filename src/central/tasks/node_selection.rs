@@ -65,7 +65,7 @@ pub(super) fn claim(
 ) -> Result<Vec<Member>, TaskError> {
     let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
     for id in group {
-        match free_node(tx, *id, unknown) {
+        match free_node(tx, *id, unknown).and_then(|member| reads_input(tx, spec, member)) {
             Ok(member) if free.iter().any(|other| other.node == member.node) => {
                 others.push(format!("{id} is {}, which the group already contains", member.node));
             }
@@ -93,6 +93,17 @@ pub(super) fn claim(
     }
     free.truncate(spec.nodes);
     Ok(free)
+}
+
+/// Refuses a node whose agent would start a task that reads its input with an empty one.
+fn reads_input(tx: &Tx<'_>, spec: &TaskSpec, member: Member) -> Result<Member, String> {
+    let node = tx.before().current_node(member.node);
+    match node.and_then(|node| node.facts.as_ref()).is_some_and(|facts| facts.task_input) {
+        false if spec.has_input => {
+            Err("has an older agent, which passes no standard input on; boot it again".to_owned())
+        }
+        _ => Ok(member),
+    }
 }
 
 /// Returns a node that the task may claim, or the reason against it.

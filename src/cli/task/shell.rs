@@ -72,17 +72,21 @@ pub(in crate::cli) async fn open_shell(client: &AdminClient, node: &str) -> Resu
     let mut interrupts = Interrupts::new()?;
     let mut resizes = signal(SignalKind::window_change())
         .map_err(|error| Failure::new(format!("cannot watch signals: {error}"), ""))?;
-    let socket = client.socket(path.as_str()).await?;
+    let socket = tokio::select! {
+        opened = client.socket(path.as_str()) => opened?,
+        code = interrupts.next() => return Err(Failure::of_program(code)),
+    };
     let raw = RawTerminal::of(&keyboard)
         .map_err(|error| Failure::new(format!("cannot use the terminal: {error}"), ""))?;
     write_message(&format!("shell of {node} as root; Ctrl-] ends it\r\n"));
     let mut output = ForeignOutput::of_terminal();
     let (mut out, mut incoming) = socket.split();
     let end = tokio::select! {
+        // A flood of output uses up the turn of this task: what the user does comes before it.
         biased;
-        end = show(&mut incoming, &mut output) => end?,
-        () = send_keys(&mut out, read_keyboard(), &mut resizes) => ShellEnd::Left,
         code = interrupts.next() => ShellEnd::Signal(code),
+        () = send_keys(&mut out, read_keyboard(), &mut resizes) => ShellEnd::Left,
+        end = show(&mut incoming, &mut output) => end?,
     };
     if !matches!(end, ShellEnd::Exited(_)) {
         // The server may not read.

@@ -19,13 +19,12 @@ use tokio_util::sync::CancellationToken;
 const PING: Duration = Duration::from_secs(20);
 /// Silence after which the node counts as gone.
 const SILENCE: Duration = Duration::from_secs(90);
-/// Time for the node to read the operator's last input after the operator has left.
-const LEAVING: Duration = Duration::from_secs(60);
 
-/// Relays until either side closes its connection.
+/// Relays until either side closes its connection. Input that is queued when the user leaves is
+/// dropped after the time of the console.
 pub(super) async fn serve(socket: WebSocket, end: NodeConsole, shutdown: &CancellationToken) {
     let (out, incoming) = socket.split();
-    let NodeConsole { output, input } = end;
+    let NodeConsole { output, input, linger } = end;
     // An empty frame reports to the operator that the console is connected.
     if output.send(ConsoleFrame::Bytes(Bytes::new())).await.is_err() {
         return;
@@ -38,12 +37,16 @@ pub(super) async fn serve(socket: WebSocket, end: NodeConsole, shutdown: &Cancel
     };
     let left = async {
         output.closed().await;
-        sleep(LEAVING).await;
+        if !linger.is_zero() {
+            sleep(linger).await;
+        }
     };
     tokio::select! {
+        // No key goes to the node of a shell whose user has left.
+        biased;
+        () = left => {}
         () = show(incoming, &output) => {}
         () = typing => {}
-        () = left => {}
         () = shutdown.cancelled() => {}
     }
 }
@@ -82,5 +85,48 @@ async fn type_in(mut out: SplitSink<WebSocket, Message>, mut input: mpsc::Receiv
         if out.send(message).await.is_err() || is_last {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::{Router, extract::WebSocketUpgrade, routing::get};
+    use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+    use std::sync::{Arc, Mutex};
+    use tokio::{io::duplex, sync::oneshot};
+    use tokio_tungstenite::client_async;
+
+    /// How long a test waits for what must happen.
+    const DEADLINE: Duration = Duration::from_secs(30);
+
+    /// A node whose program reads nothing holds up the input; that of a user who lost the
+    /// permission must not run later.
+    #[tokio::test]
+    async fn input_that_waits_is_dropped_when_the_user_of_a_shell_leaves() {
+        let ((output, shown), (typed, input)) = (mpsc::channel(1), mpsc::channel(64));
+        let end = NodeConsole { output, input, linger: Duration::ZERO };
+        let (tell, relayed) = oneshot::channel();
+        let once = Arc::new(Mutex::new(Some((end, tell))));
+        let route = get(async move |upgrade: WebSocketUpgrade| {
+            let (end, tell) = once.lock().expect("not poisoned").take().expect("once");
+            upgrade.on_upgrade(async move |socket| {
+                serve(socket, end, &CancellationToken::new()).await;
+                let _ = tell.send(());
+            })
+        });
+        let (near, far) = duplex(4096);
+        let router = TowerToHyperService::new(Router::new().route("/", route));
+        let serving =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(far), router);
+        tokio::spawn(serving.with_upgrades());
+        let (_node, _) = client_async("ws://x/", near).await.expect("upgraded");
+        for _ in 0..64 {
+            let keys = Bytes::from_static(&[b'x'; 1024]);
+            typed.send(ConsoleInput::Bytes(keys)).await.expect("taken");
+        }
+        drop(shown);
+        timeout(DEADLINE, relayed).await.expect("it ends").expect("told");
+        assert!(typed.is_closed(), "the queue is dropped");
     }
 }

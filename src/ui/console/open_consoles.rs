@@ -15,8 +15,8 @@ use std::{
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 
-/// Maximum number of open consoles. A new console replaces the one that no page has polled for the
-/// longest time.
+/// Number of open consoles from which on a new one replaces the console of a VM that no page has
+/// polled for the longest time. A shell is never replaced, because its programs would end.
 const MAX_CONSOLES: usize = 64;
 /// A console closes after this time without a poll by a page.
 const IDLE_TIME: Duration = Duration::from_secs(90);
@@ -191,6 +191,13 @@ impl Console {
 #[derive(Clone, Default)]
 pub(crate) struct Consoles(Arc<Mutex<BTreeMap<Key, Arc<Console>>>>);
 
+fn oldest_of_vm(all: &BTreeMap<Key, Arc<Console>>) -> Option<Key> {
+    all.iter()
+        .filter(|((_, target), _)| matches!(target, ConsoleTarget::Vm(_)))
+        .min_by_key(|(_, console)| *lock(&console.used))
+        .map(|(key, _)| key.clone())
+}
+
 impl Consoles {
     /// Returns the open console of a session.
     pub(crate) fn find(
@@ -219,10 +226,7 @@ impl Consoles {
             let mut all = lock(&self.0);
             all.retain(|_, console| console.is_open());
             if all.len() >= MAX_CONSOLES
-                && let Some(oldest) = all
-                    .iter()
-                    .min_by_key(|(_, console)| *lock(&console.used))
-                    .map(|(key, _)| key.clone())
+                && let Some(oldest) = oldest_of_vm(&all)
                 && let Some(oldest) = all.remove(&oldest)
             {
                 oldest.end("another console replaced it");
@@ -274,6 +278,20 @@ mod tests {
         console.show("a\u{1b}[65535b".repeat(SLICES * SLICE / 9 + 1).as_bytes()).await;
         assert!(turns.load(Ordering::Relaxed) >= SLICES, "{turns:?}");
         other.abort();
+    }
+
+    #[test]
+    fn shell_is_never_replaced_by_another_console() {
+        let (now, shell) = (Instant::now(), ConsoleTarget::Node("one".to_owned()));
+        let open = |target: &ConsoleTarget, at| Arc::new(Console::new(target, at).0);
+        let key = |target: &ConsoleTarget| (Digest([1; 32]), target.clone());
+        let mut all = BTreeMap::from([(key(&shell), open(&shell, now))]);
+        assert_eq!(oldest_of_vm(&all), None);
+        for (name, age) in [("new", 2), ("old", 1)] {
+            let target = ConsoleTarget::Vm(name.to_owned());
+            all.insert(key(&target), open(&target, now + Duration::from_secs(age)));
+        }
+        assert_eq!(oldest_of_vm(&all), Some(key(&ConsoleTarget::Vm("old".to_owned()))));
     }
 
     /// The emulator stores the title until its terminator, which a guest need not send.

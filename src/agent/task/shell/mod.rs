@@ -3,11 +3,13 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `keys` | what the user types, and that the user leaves |
 //! | `login` | the login shell of root: path and home |
 //! | `pseudo_terminal` | the terminal of a shell |
 //! | `shell_enter` | the process that becomes the shell: control group, session, terminal |
 //! | `shell_session` | one shell, from its order to the end of all its processes |
 
+mod keys;
 mod login;
 mod pseudo_terminal;
 pub mod shell_enter;

@@ -51,16 +51,15 @@ impl PseudoTerminal {
         }
     }
 
-    /// Writes input completely. Waits while the terminal is full.
-    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
+    /// Writes a part of the input. Waits while the terminal is full. Cancel-safe.
+    pub async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
             self.input.writable().await?;
             match self.input.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => bytes = &bytes[written?..],
+                written => return written,
             }
         }
-        Ok(())
     }
 }
 
@@ -80,7 +79,7 @@ mod tests {
         terminal.resize(WindowSize::new(50, 120)).expect("resized");
         let size = tcgetwinsize(&other).expect("a size");
         assert_eq!((size.ws_row, size.ws_col), (50, 120));
-        terminal.write_all(b"a\r").await.expect("written");
+        assert_eq!(terminal.write(b"a\r").await.expect("written"), 2);
         let mut line = [0; 16];
         let length = rustix::io::read(&other, &mut line).expect("read");
         assert_eq!(&line[..length], b"a\n", "the kernel edits lines");

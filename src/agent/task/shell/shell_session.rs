@@ -3,15 +3,16 @@
 
 use super::{
     super::{cgroup::Cgroup, exit_code::exit_code},
+    keys::type_in,
     pseudo_terminal::PseudoTerminal,
     shell_enter,
 };
 use crate::link::{
     call::Endpoint,
-    user_connection::{self, UserInput, UserMessage, UserOutput},
+    user_connection::{self, UserInput, UserOutput},
 };
 use meshd_proto::{
-    shell::{InputNote, ShellOrder},
+    shell::ShellOrder,
     vm::{ConsoleNote, MAX_PIECE},
 };
 use std::{io, time::Duration};
@@ -41,11 +42,14 @@ pub(super) async fn run(order: ShellOrder, endpoint: Endpoint, group: Result<Cgr
             return;
         }
     };
+    let mut remains = None;
     let note = match group {
         Ok(group) => {
             let ended = serve(&order, &group, &mut output, &mut input).await;
-            // Background processes end with the shell.
-            group.kill_and_remove().await;
+            // Background processes end with the shell. The user does not wait for a process that
+            // the kernel holds.
+            let _ = timeout(QUIET, group.kill_and_remove()).await;
+            remains = Some(group);
             ended.unwrap_or_else(|error| {
                 Some(ConsoleNote::Ended { reason: format!("cannot start the shell: {error}") })
             })
@@ -56,6 +60,9 @@ pub(super) async fn run(order: ShellOrder, endpoint: Endpoint, group: Result<Cgr
     };
     // The user may be gone.
     let _ = timeout(GOODBYE, output.end(note.as_ref())).await;
+    if let Some(group) = remains {
+        group.kill_and_remove().await;
+    }
     tracing::info!("a shell ended");
 }
 
@@ -73,16 +80,19 @@ async fn serve(
     let shell = async {
         let status = child.wait().await;
         // With its last process the terminal ends, and thereby `show`.
-        group.kill_and_remove().await;
+        let _ = timeout(QUIET, group.kill_and_remove()).await;
         exit.send_replace(true);
         status
     };
-    let shown = async { tokio::join!(shell, show(&terminal, output, exited)) };
+    let shown = async {
+        let shell = async { Ok(shell.await) };
+        // A broken connection ends a shell that has not ended.
+        tokio::try_join!(shell, show(&terminal, output, exited))
+    };
     Ok(tokio::select! {
-        (status, sent) = shown => match (status, sent) {
-            (Ok(status), Ok(())) => Some(ConsoleNote::Exited { code: exit_code(status) }),
-            (Err(error), _) => return Err(error),
-            (_, Err(_)) => None,
+        ended = shown => match ended {
+            Ok((status, ())) => Some(ConsoleNote::Exited { code: exit_code(status?) }),
+            Err(_) => None,
         },
         () = type_in(input, &terminal) => None,
         () = sleep(Duration::from_secs(order.max_s.into())) => {
@@ -123,28 +133,6 @@ async fn show(
             },
             _ = exited.changed() => {}
             () = sleep(QUIET), if has_exited => return Ok(()),
-        }
-    }
-}
-
-/// Writes what the user types, until the user leaves or the terminal is gone.
-async fn type_in(input: &mut UserInput, terminal: &PseudoTerminal) {
-    loop {
-        match input.next().await {
-            UserMessage::Bytes(bytes) => {
-                if let Err(error) = terminal.write_all(&bytes).await {
-                    tracing::debug!(%error, "cannot write to the terminal of a shell");
-                    // `show` reports the end.
-                    std::future::pending::<()>().await;
-                }
-            }
-            UserMessage::Note(InputNote::Resize { window }) => {
-                if let Err(error) = terminal.resize(window) {
-                    tracing::debug!(%error, "cannot resize the terminal of a shell");
-                }
-            }
-            UserMessage::Note(InputNote::End) => {}
-            UserMessage::Gone => return,
         }
     }
 }

@@ -113,6 +113,9 @@ async fn shell(
                 () = caller.revoked(&central), if failpoint::defends("shell-revocation") => {
                     "the token of its user was revoked or has expired"
                 }
+                () = central.enrolment.until_revoked(|| central.tasks.check_shells().is_ok()) => {
+                    "the site file forbids shells: [agent].root_tasks = false"
+                }
                 () = shutdown.cancelled() => "meshd stops",
             }
         };
