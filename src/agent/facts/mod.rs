@@ -67,6 +67,7 @@ pub fn collect(
         hosting,
         drain_hooks: drain_hooks(tree),
         ssh_host_keys: ssh_host_keys(tree),
+        task_input: true,
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),

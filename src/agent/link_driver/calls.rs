@@ -126,6 +126,7 @@ impl Driver {
     }
 
     pub(super) async fn send_hello(&mut self, facts: Facts) {
+        // Also if the facts could not be collected.
         let facts = Facts { task_input: true, ..facts };
         self.facts = facts.clone();
         let (node, session) = (self.config.node, self.boot.session);

@@ -148,6 +148,10 @@ fn progress(all: &[VmView], uuid: SystemUuid, until: Until) -> Progress {
             Progress::Done
         }
         (Until::Ready, VmPhase::Running) if vm.settled && vm.ready == Some(true) => Progress::Done,
+        (Until::Ready, VmPhase::Running) if vm.settled && vm.ready.is_none() => {
+            let state = "running; the agent of its node does not report whether it is ready";
+            Progress::Pending(state.to_owned())
+        }
         (Until::Ready, VmPhase::Running) if vm.settled => {
             Progress::Pending("running, and not ready yet".to_owned())
         }

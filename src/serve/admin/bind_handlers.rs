@@ -2,10 +2,11 @@
 
 use crate::admin::{
     ApiState,
-    transport::authorise_and_audit::{audited_post, authorised_get},
+    transport::authorise_and_audit::{audited_post, authorised_get, recorded_get},
 };
 use axum::{Router, handler::Handler, routing::MethodRouter};
 use meshd_api::routes::{Get, Post, RouteSpec};
+use meshd_model::fleet::Verb;
 
 /// Router under construction.
 #[derive(Default)]
@@ -23,6 +24,21 @@ impl Binder {
     {
         let spec = route.spec();
         self.bind(spec, authorised_get(spec, handler))
+    }
+
+    /// Binds a read that opens a session, whose refusals are recorded with this verb.
+    pub(crate) fn session<R, H, T, const N: usize>(
+        self,
+        route: &Get<R, N>,
+        verb: Verb,
+        handler: H,
+    ) -> Self
+    where
+        H: Handler<T, ApiState>,
+        T: 'static,
+    {
+        let spec = route.spec();
+        self.bind(spec, recorded_get(spec, verb, handler))
     }
 
     pub(crate) fn post<B, R, H, T, const N: usize>(self, route: &Post<B, R, N>, handler: H) -> Self

@@ -41,13 +41,18 @@ pub(super) async fn serve(socket: WebSocket, end: NodeConsole, shutdown: &Cancel
             sleep(linger).await;
         }
     };
+    let relayed = async {
+        tokio::select! {
+            () = show(incoming, &output) => {}
+            () = typing => {}
+        }
+    };
     tokio::select! {
         // No key goes to the node of a shell whose user has left.
         biased;
         () = left => {}
-        () = show(incoming, &output) => {}
-        () = typing => {}
         () = shutdown.cancelled() => {}
+        () = relayed => {}
     }
 }
 

@@ -78,6 +78,11 @@ async function follow() {
     await isShown();
     try {
       const answer = await fetch(`${terminal.dataset.console}/screen?after=${terminal.dataset.screen}`);
+      if (answer.status === 410 && terminal.dataset.console.endsWith("/shell")) {
+        // Loading the page would open another shell as root, which nobody asked for.
+        state.textContent = "The shell ended. Load the page to open another one.";
+        return;
+      }
       if (answer.redirected || answer.status === 410) {
         location.reload(); // signed out, or meshd was restarted
         return;

@@ -76,6 +76,22 @@ async fn requests_are_audited_with_actor_verb_reason_and_outcome() {
 }
 
 #[tokio::test]
+async fn refused_attempt_to_open_a_shell_is_recorded() {
+    let fixture = Fixture::start().await;
+    let node = fixture.node.to_string();
+    for query in ["", "?unknown=1"] {
+        let path = format!("/v1/nodes/{node}/shell{query}");
+        assert_eq!(fixture.send("GET", &path, "").await.status(), 400, "{path}");
+    }
+    let lines = log(&fixture);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for line in lines {
+        assert_eq!((line.by.verb, line.target.as_deref()), (Verb::NodeShell, Some(&*node)));
+        assert!(matches!(line.outcome, AuditOutcome::Refused(_)), "{line:?}");
+    }
+}
+
+#[tokio::test]
 async fn repeated_request_with_idempotency_key_runs_once() {
     let fixture = Fixture::start().await;
     let path = format!("/v1/nodes/{}/vars", fixture.node);

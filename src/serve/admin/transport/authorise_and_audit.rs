@@ -55,6 +55,16 @@ where
     get(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(authorise))
 }
 
+/// Routes a read that opens a session. The session records itself; refusals are recorded here.
+pub(crate) fn recorded_get<H, T>(spec: RouteSpec, verb: Verb, handler: H) -> MethodRouter<ApiState>
+where
+    H: Handler<T, ApiState>,
+    T: 'static,
+{
+    let record = move |request: Request, next: Next| record_refusal(verb, spec, request, next);
+    get(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(record))
+}
+
 /// Converts an error response of the framework, which is plain text, to a [`Refused`]. Runs within
 /// idempotency and audit log.
 async fn errors_as_json(request: Request, next: Next) -> Response {
@@ -94,6 +104,29 @@ async fn authorise(spec: RouteSpec, mut request: Request, next: Next) -> Respons
         }
         Err(refused) => refused.into_response(),
     }
+}
+
+async fn record_refusal(verb: Verb, spec: RouteSpec, request: Request, next: Next) -> Response {
+    let Some(state) = request.extensions().get::<ApiState>().cloned() else {
+        return Refused::internal("the request has no API state").into_response();
+    };
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(verb);
+    let context = match AuditContext::from_request_parts(&mut parts, &state).await {
+        Ok(context) => context,
+        Err(refused) => return refused.into_response(),
+    };
+    let target = target(&mut parts).await;
+    let response = authorise(spec, Request::from_parts(parts, body), next).await;
+    if let Some(refused) = response.extensions().get::<Refused>().cloned()
+        && let Err(error) = store(&state, context, target, OrderResult::Refused(refused)).await
+    {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "cannot write a refusal to the audit log"
+        );
+    }
+    response
 }
 
 /// Adds the correlation ID to the request, its log lines and its response.

@@ -25,7 +25,7 @@ use meshd_types::failpoint;
 use serde::Deserialize;
 use std::time::Duration;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     time::{Instant, interval, sleep, sleep_until, timeout},
 };
 
@@ -35,9 +35,11 @@ const PING: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(90);
 /// Timeout for the last messages to the user.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// Why a shell ended that its user did not see.
+const LEFT_EARLY: &str = "the user left before it began";
 
 pub(crate) fn bind(binder: Binder) -> Binder {
-    binder.get(&api::OPEN_NODE_SHELL, shell)
+    binder.session(&api::OPEN_NODE_SHELL, Verb::NodeShell, shell)
 }
 
 impl From<ShellError> for Refused {
@@ -70,7 +72,6 @@ impl FromRequestParts<ApiState> for ShellUser {
     type Rejection = Refused;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Refused> {
-        parts.extensions.insert(Verb::NodeShell);
         let context = AuditContext::from_request_parts(parts, state).await?;
         let caller = parts.extensions.get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Refused::internal("the request has no caller"))?;
@@ -96,14 +97,24 @@ async fn shell(
         query.columns.unwrap_or(default.columns()),
     );
     let terminal = query.terminal.unwrap_or_default();
-    let session = central.tasks.open_shell(node, (window, terminal), &context).await?;
+    let (deliver, opened) = oneshot::channel();
+    let (opening, order) = (central.clone(), context.clone());
+    // Goes on if the user leaves meanwhile: the begin is recorded, and the end must be.
+    tasks.spawn(async move {
+        let opened = opening.tasks.open_shell(node, (window, terminal), &order).await;
+        if let Err(Ok(session)) = deliver.send(opened) {
+            drop(session);
+            opening.tasks.shell_ended(node, LEFT_EARLY, &order).await;
+        }
+    });
+    let session =
+        opened.await.map_err(|_| Refused::internal("opening the shell was interrupted"))??;
     let task = tasks.token();
     let (of_failed, failed_context) = (central.clone(), context.clone());
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE).on_failed_upgrade(
         move |_| {
             tokio::spawn(async move {
-                let why = "the user left before it began";
-                of_failed.tasks.shell_ended(node, why, &failed_context).await;
+                of_failed.tasks.shell_ended(node, LEFT_EARLY, &failed_context).await;
             });
         },
     );

@@ -4,10 +4,7 @@ use super::*;
 use axum::{Router, routing::get};
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use std::sync::{Arc, Mutex};
-use tokio::{
-    io::{DuplexStream, duplex},
-    sync::oneshot,
-};
+use tokio::io::{DuplexStream, duplex};
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite};
 
 /// How long a test waits for what must happen.
