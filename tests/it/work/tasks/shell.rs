@@ -21,12 +21,17 @@ use std::{
     process::{Child, Command},
     sync::{Arc, Mutex},
     thread,
+    time::{Duration, Instant},
 };
 
 /// Bytes at the end of the output that a failed test shows.
 const SHOWN: usize = 600;
 /// Lines of a flood.
 const FLOOD: usize = 1_000_000;
+/// Lines of a paste, 5 bytes each: more than a terminal and the queues of meshd take.
+const PASTED: usize = 200_000;
+/// The longest time from a revocation to the end of all processes, on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// A command in a terminal, which it controls.
 pub struct Terminal {
@@ -247,10 +252,17 @@ fn revoked_token_ends_shell_and_all_its_processes() {
     shell.types("stty -echo; (trap '' HUP; exec sleep 271832) & echo begun $((5 + 5))\r");
     shell.shows("begun 10");
     until_running(&rig, "271832", 1);
+    // The program reads nothing of a paste, which must not hold up the end.
+    shell.types("sleep 271834\r");
+    until_running(&rig, "271834", 1);
+    shell.types(&"true\r".repeat(PASTED));
+    let begun = Instant::now();
     let revoked = rig.world.meshd(&["api-token", "revoke", "desk"]);
     assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
     assert_eq!(shell.exit_code(), 255);
     until_running(&rig, "271832", 0);
+    until_running(&rig, "271834", 0);
+    assert!(begun.elapsed() < AT_ONCE, "the node ran it for {:?}", begun.elapsed());
     eventually("the end is recorded", || match details(&rig) {
         found if found.iter().any(|end| end.contains("was revoked")) => Ok(()),
         found => Err(format!("{found:?}")),
