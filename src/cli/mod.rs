@@ -145,7 +145,7 @@ enum Verb {
     Operation(node::operation::OperationCommand),
     /// Change many nodes in waves, with a floor
     #[command(subcommand)]
-    Rollout(rollout::RolloutCommand),
+    Rollout(Box<rollout::RolloutCommand>),
     /// Find the first bad generation of a profile
     Bisect(rollout::Bisect),
     /// List boots, drains, VMs and tasks that are not finished
