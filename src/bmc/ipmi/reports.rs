@@ -48,7 +48,8 @@ fn event(line: &str) -> Option<ReportRow> {
         [state, reading @ ..] => (state.clone(), reading.join(" ")),
         [] => (String::new(), String::new()),
     };
-    let value = if reading.is_empty() { value.clone() } else { format!("{value}: {reading}") };
+    let value =
+        if reading.is_empty() { value.clone() } else { plain(&format!("{value}: {reading}")) };
     Some(ReportRow {
         id: id.clone(),
         at: format!("{day} {time}"),

@@ -20,7 +20,7 @@ pub(crate) async fn report(session: &Session, kind: ReportKind) -> Rows {
         ReportKind::Events => events(session, &system).await?,
         ReportKind::Firmware => firmware(session, &system).await?,
         ReportKind::ClearEvents => {
-            let service = log_service(session, &system).await?;
+            let service = log_service(session, &system, kind).await?;
             let target = service["Actions"]["#LogService.ClearLog"]["target"].as_str();
             let target = target.filter(|path| is_path(path));
             let target = target.ok_or_else(|| unsupported("the BMC cannot clear its log"))?;
@@ -113,20 +113,26 @@ fn row(sensor: &Value, reading: &Value, unit: &str) -> ReportRow {
     }
 }
 
-/// Returns the log service of the system: the one of hardware events, else the first.
-async fn log_service(session: &Session, system: &System) -> Result<Value, BmcFailure> {
+/// Returns the log service of the system: the one of hardware events. To read, any other will do:
+/// the first.
+async fn log_service(
+    session: &Session,
+    system: &System,
+    kind: ReportKind,
+) -> Result<Value, BmcFailure> {
     let none = || unsupported("the BMC offers no event log of the system");
     let path = link(&system.value, "LogServices").ok_or_else(none)?;
     let services = members(session, &session.get(path).await?).await?;
     let is_sel = |service: &&Value| {
         let id = service["Id"].as_str().unwrap_or_default().to_lowercase();
-        id.contains("sel") || id.contains("event")
+        id == "sel" || id.contains("event")
     };
-    services.iter().find(is_sel).or(services.first()).cloned().ok_or_else(none)
+    let other = services.first().filter(|_| kind != ReportKind::ClearEvents);
+    services.iter().find(is_sel).or(other).cloned().ok_or_else(none)
 }
 
 async fn events(session: &Session, system: &System) -> Rows {
-    let service = log_service(session, system).await?;
+    let service = log_service(session, system, ReportKind::Events).await?;
     let path = link(&service, "Entries").ok_or_else(|| failed("the event log has no entries"))?;
     let entries = members(session, &session.get(path).await?).await?;
     Ok(entries.iter().map(entry).collect())

@@ -135,10 +135,22 @@ impl NodeOps {
         Ok(rows.into_iter().map(view).collect())
     }
 
-    /// Deletes all events of the log of a BMC. Returns those that are left.
-    pub async fn clear_bmc_events(&self, text: &str) -> Result<Vec<BmcEventView>, OperateError> {
+    /// Deletes all events of the log of a BMC, and records that before. Returns those that are
+    /// left; none if the log cannot be read after that.
+    pub async fn clear_bmc_events(
+        &self,
+        text: &str,
+        audit: &AuditContext,
+    ) -> Result<Vec<BmcEventView>, OperateError> {
+        let (node, now) = (self.resolve(text)?, self.env.now());
+        let stored = self.env.store.commit(|tx| {
+            let detail = "an operator clears the event log of its BMC";
+            tx.event(Event::new(now, audit, EventKind::NodeAction, detail).of_node(node));
+            Ok::<_, StoreError>(())
+        });
+        stored.await?;
         self.bmc_report(text, ReportKind::ClearEvents).await?;
-        self.bmc_events(text).await
+        Ok(self.bmc_events(text).await.unwrap_or_default())
     }
 
     /// Asks the BMC of a node for the versions of its firmware.

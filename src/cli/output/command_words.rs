@@ -127,7 +127,7 @@ mod tests {
         let line = words("--reason list --socket /s node show -o json --json gpu001");
         let found = read(&command, &line);
         assert_eq!(found.path, ["node", "show"]);
-        assert_eq!(found.operands, [8]);
+        assert_eq!(found.operands, [9]);
         assert_eq!(found.globals, ["--reason", "list", "--socket", "/s"]);
         assert_eq!(found.next_operand().unwrap().get_id().as_str(), "nodes", "a list goes on");
     }

@@ -47,7 +47,7 @@ enum BisectCommand {
         /// Bisection ID
         bisection: BisectionId,
     },
-    /// End a bisection; its nodes return to what they ran
+    /// End a bisection and return its nodes
     Abort {
         /// Bisection ID
         bisection: BisectionId,

@@ -35,6 +35,8 @@ const REFUSAL_HOLD: Duration = Duration::from_secs(600);
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
 /// Maximum number of open serial consoles.
 const MAX_CONSOLES: usize = 64;
+/// Maximum time of a report, which is many requests, in timeouts of one. Orders to this BMC wait.
+const REPORT_TIMEOUTS: u32 = 4;
 /// Pause of a request that waits for its permit.
 const PERMIT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -251,7 +253,13 @@ impl Bmcs {
         kind: ReportKind,
     ) -> Result<Vec<ReportRow>, BmcFailure> {
         let permit = self.wait_for_permit(bmc, BmcRequest::Status).await?;
-        self.call(permit, bmc, |bmc| async move { bmc.report(kind).await }).await
+        let most = self.env.site().power.timeout * REPORT_TIMEOUTS;
+        self.call(permit, bmc, move |bmc| async move {
+            let report = tokio::time::timeout(most, bmc.report(kind)).await;
+            let late = || Err(BmcFailure::Failed("its report takes too long".to_owned()));
+            report.unwrap_or_else(|_| late())
+        })
+        .await
     }
 
     /// Waits for a permit, and opens the serial console: one of each machine.

@@ -116,7 +116,10 @@ fn row(machine: MaasMachine, line: usize) -> Result<MachineRow, Option<String>> 
         let name = value.and_then(|value| value.name).filter(|name| name != DEFAULT)?;
         Some(format!("{key}={name}"))
     };
-    let tags: BTreeSet<String> = tag_names.iter().map(|tag| tag.to_lowercase()).collect();
+    // Zone and pool are labels, too: a tag of that name would be the label's second value.
+    let is_place = |tag: &String| ["zone", "pool"].contains(&tag.as_str());
+    let tags: BTreeSet<String> =
+        tag_names.iter().map(|tag| tag.to_lowercase()).filter(|tag| !is_place(tag)).collect();
     let tags = tags.into_iter().map(|tag| format!("{tag}={TAGGED}"));
     let labels = place("zone", zone).into_iter().chain(place("pool", pool)).chain(tags);
     Ok(MachineRow {

@@ -13,6 +13,8 @@ use std::{
 
 /// Maximum size of a file of a machine, in bytes.
 const MAX_FILE: u64 = 64 << 10;
+/// Maximum number of folders that are skipped.
+const MAX_SKIPPED: usize = 1000;
 /// UUID of the folder for all other machines.
 const DEFAULT: &str = "default";
 
@@ -22,10 +24,14 @@ const DEFAULT: &str = "default";
 /// The folder cannot be read.
 pub(super) fn parse(folder: &Path) -> io::Result<(Vec<MachineRow>, Vec<RowFault>)> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder)?.take(MAX_MACHINE_ROWS + 1) {
+    for entry in fs::read_dir(folder)? {
         let entry = entry?;
         if entry.path().is_dir() {
             names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+        // The list is then too long, and refused.
+        if names.len() > MAX_MACHINE_ROWS + MAX_SKIPPED {
+            break;
         }
     }
     names.sort();
@@ -75,7 +81,10 @@ fn machine(folder: &Path, name: &str, line: usize) -> Result<Option<MachineRow>,
 
 fn text(file: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(file)?.take(MAX_FILE).read_to_string(&mut text)?;
+    let size = File::open(file)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if size as u64 > MAX_FILE {
+        return Err(io::Error::other("it is larger than 64 KiB"));
+    }
     Ok(text)
 }
 

@@ -157,8 +157,8 @@ stray
         let found: Vec<_> =
             faults.iter().map(|fault| (fault.line, fault.message.as_str())).collect();
         let [stray, third] = found.as_slice() else { panic!("{found:?}") };
-        assert!(stray.0 == 28 && stray.1.contains("`stray`"), "{found:?}");
-        assert!(third.0 == 25 && third.1.contains("gpu003"), "{found:?}");
+        assert!(stray.0 == 27 && stray.1.contains("`stray`"), "{found:?}");
+        assert!(third.0 == 24 && third.1.contains("gpu003"), "{found:?}");
     }
 
     #[test]

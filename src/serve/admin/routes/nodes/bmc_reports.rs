@@ -74,7 +74,7 @@ async fn firmware(
 async fn clear_events(
     State(central): State<Shared>,
     Path(node): Path<String>,
-    _: AuditContext,
+    audit: AuditContext,
 ) -> Answer<Vec<BmcEventView>> {
-    Ok(Json(central.nodes.clear_bmc_events(&node).await?))
+    Ok(Json(central.nodes.clear_bmc_events(&node, &audit).await?))
 }
