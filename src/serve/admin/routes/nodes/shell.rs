@@ -161,12 +161,12 @@ pub(crate) async fn carry(
     limits: ShellLimits,
     ended: impl Future<Output = &'static str>,
 ) -> String {
-    let (mut out, incoming) = socket.split();
+    let (mut out, mut incoming) = socket.split();
     let ConsoleSession { output, input } = session;
     let typed_at = watch::Sender::new(Instant::now());
     let end = tokio::select! {
         end = show(&mut out, output, &typed_at, limits) => end,
-        () = type_in(incoming, &input, &typed_at) => ShellEnd::known("its user left"),
+        () = type_in(&mut incoming, &input, &typed_at) => ShellEnd::known("its user left"),
         // These branches also end a `show` that waits for a user who does not read.
         why = ended => ShellEnd::news(why),
         () = idle(&typed_at, limits.idle), if failpoint::defends("shell-idle") => {
@@ -183,6 +183,8 @@ pub(crate) async fn carry(
             let _ = out.send(note(&ConsoleNote::Ended { reason: end.why.clone() })).await;
         }
         let _ = out.send(Message::Close(None)).await;
+        // A connection that is dropped with unread bytes is reset, and the user never reads the note.
+        while let Some(Ok(_)) = incoming.next().await {}
     };
     let _ = timeout(GOODBYE, goodbye).await;
     end.why
