@@ -257,7 +257,7 @@ fn revoked_token_ends_shell_and_all_its_processes() {
     until_running(&rig, "271834", 1);
     shell.types(&"true\r".repeat(PASTED));
     let begun = Instant::now();
-    let revoked = rig.world.meshd(&["api-token", "revoke", "desk"]);
+    let revoked = rig.world.meshd(&["api-token", "revoke", "desk", "--yes"]);
     assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
     assert_eq!(shell.exit_code(), 255);
     until_running(&rig, "271832", 0);
