@@ -86,6 +86,9 @@ async fn sent_reboot(rig: &Rig, id: NodeId) -> NodeOperation {
                 open.find(NodeOperation::is_unanswered)
             });
             if let Some(sent) = sent {
+                // The action is sent when the record is on the disk.
+                rig.central.store().read_acknowledged(|_| ()).await.expect("it is written");
+                tokio::task::yield_now().await;
                 return sent;
             }
             tokio::task::yield_now().await;
