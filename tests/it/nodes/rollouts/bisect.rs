@@ -85,7 +85,7 @@ fn planted_generation_is_found_among_16_in_4_boots_of_a_node_that_returns() {
     let after = rack.nodes();
     assert_eq!(after[0]["phase"], "online");
     assert_eq!(after[0]["generation"], before[0]["generation"], "it runs what it ran");
-    assert_eq!(after[0]["pinned"], Value::Null, "it follows its profile");
+    assert_eq!(after[0]["pinned"], before[0]["generation"], "its profile has moved on");
     assert_ne!(boots(&after), boots(&before));
     let boots = rack.world.events("boot_started").len();
     assert_eq!(boots, 1 + 4 + 1, "its first boot, four probes, its return");
