@@ -1,10 +1,9 @@
 //! What a machine receives that an operator expects: name, profile, labels, approval.
 
 use super::site_rules::may_approve;
-use crate::environment::records::{name_holder, phase_event};
+use crate::environment::records::{add_labels, name_holder, phase_event};
 use meshd_model::fleet::{
-    Actor, AuditContext, Event, EventKind, ExpectedMachine, LabelChange, Labels, MAX_LABELS, Node,
-    Phase, PhaseChange, Principal,
+    Actor, AuditContext, Event, EventKind, ExpectedMachine, Node, Phase, PhaseChange, Principal,
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{MacAddr, Timestamp};
@@ -68,19 +67,5 @@ fn apply_settings(tx: &mut Tx<'_>, node: &mut Node, machine: &ExpectedMachine, n
         tx.event(event.of_node(node.id));
         node.profile = Some(profile);
     }
-    let labels: Labels = machine
-        .labels
-        .iter()
-        .filter(|(key, _)| !node.labels.contains_key(*key))
-        .take(MAX_LABELS.saturating_sub(node.labels.len()))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
-    if !labels.is_empty() {
-        let change = LabelChange { set: labels, unset: Vec::new() };
-        node.labels = change.applied(&node.labels);
-        tx.event(
-            Event::new(now, Actor::Central, EventKind::LabelsChanged, change.words())
-                .of_node(node.id),
-        );
-    }
+    add_labels(tx, node, &machine.labels, Actor::Central, now);
 }

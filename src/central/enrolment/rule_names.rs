@@ -1,9 +1,8 @@
 //! Names and labels that a rule of the site gives the nodes that it approves.
 
+use crate::environment::records::add_labels;
 use meshd_config::{EnrollRule, NamePattern, NumberedNames};
-use meshd_model::fleet::{
-    AuditContext, Event, EventKind, LabelChange, Labels, MAX_LABELS, Node, Phase,
-};
+use meshd_model::fleet::{AuditContext, Event, EventKind, Node, Phase};
 use meshd_store::Tx;
 use meshd_types::{LabelKey, NodeId, Timestamp, is_reserved_host_name};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,19 +50,7 @@ pub(super) fn apply_rule(
     audit: &AuditContext,
     now: Timestamp,
 ) {
-    let labels: Labels = rule
-        .labels
-        .iter()
-        .filter(|(key, _)| !node.labels.contains_key(*key))
-        .take(MAX_LABELS.saturating_sub(node.labels.len()))
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect();
-    if !labels.is_empty() {
-        let change = LabelChange { set: labels, unset: Vec::new() };
-        node.labels = change.applied(&node.labels);
-        let event = Event::new(now, audit, EventKind::LabelsChanged, change.words());
-        tx.event(event.of_node(node.id));
-    }
+    add_labels(tx, node, &rule.labels, audit, now);
     let Some(pattern) = rule.node_name.as_ref().filter(|_| node.has_generated_name()) else {
         return;
     };

@@ -3,10 +3,34 @@
 
 use meshd_config::Group;
 use meshd_model::fleet::{
-    Actor, Cause, Condition, ConditionKind, Event, EventKind, Node, Phase, Stage,
+    Actor, Cause, Condition, ConditionKind, Event, EventKind, LabelChange, Labels, MAX_LABELS,
+    Node, Phase, Stage,
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
+
+/// Gives a node labels of its machine or rule. Labels that the node has stay, and labels beyond the
+/// maximum number are left out.
+pub(crate) fn add_labels(
+    tx: &mut Tx<'_>,
+    node: &mut Node,
+    labels: &Labels,
+    cause: impl Into<Cause>,
+    now: Timestamp,
+) {
+    let set: Labels = labels
+        .iter()
+        .filter(|(key, _)| !node.labels.contains_key(*key))
+        .take(MAX_LABELS.saturating_sub(node.labels.len()))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    if set.is_empty() {
+        return;
+    }
+    let change = LabelChange { set, unset: Vec::new() };
+    node.labels = change.applied(&node.labels);
+    tx.event(Event::new(now, cause, EventKind::LabelsChanged, change.words()).of_node(node.id));
+}
 
 /// Returns the nodes that a group lists: by their IDs, also unknown ones, then by their names. Only a
 /// group with names needs a pass over all nodes.
