@@ -27,8 +27,10 @@ const ORIGINAL: &str = "site.toml.original";
 
 /// Maximum number of orders that one transaction cancels.
 const BATCH: usize = 256;
-/// A restore leaves this part of the file system free.
+/// A restore leaves this part of the file system free,
 const SPARE: u64 = 20;
+/// but no more bytes than these: a twentieth of a large disk is more than other services need.
+const MAX_SPARE: u64 = 1 << 30;
 
 /// Result of a restore.
 #[derive(Clone, Debug)]
@@ -84,7 +86,13 @@ fn make_empty(into: &Path) -> Result<(), BackupError> {
 /// other services.
 fn usable_space(folder: &Path) -> io::Result<u64> {
     let space = rustix::fs::statvfs(folder)?;
-    Ok(space.f_bavail.saturating_sub(space.f_blocks / SPARE).saturating_mul(space.f_frsize))
+    let bytes = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+    Ok(without_spare(bytes(space.f_blocks), bytes(space.f_bavail)))
+}
+
+/// Returns what a restore may write to a file system of `size` bytes, `available` of them free.
+pub(super) fn without_spare(size: u64, available: u64) -> u64 {
+    available.saturating_sub((size / SPARE).min(MAX_SPARE))
 }
 
 /// Unpacks and verifies a backup of at most `space` bytes.

@@ -388,6 +388,15 @@ async fn restored_file_has_no_permissions_for_other_users() {
     assert_eq!(modes, [0o755, 0o755, 0o644]);
 }
 
+#[test]
+fn restore_leaves_a_bounded_part_of_the_disk_free() {
+    const GIB: u64 = 1 << 30;
+    assert_eq!(restore::without_spare(10 * GIB, 4 * GIB), 4 * GIB - GIB / 2);
+    assert_eq!(restore::without_spare(10 * GIB, GIB / 4), 0, "a small disk that is almost full");
+    // Five percent of this disk are more than what is free, and nobody needs as much.
+    assert_eq!(restore::without_spare(10_000 * GIB, 300 * GIB), 299 * GIB);
+}
+
 #[tokio::test]
 async fn backup_that_would_fill_the_disk_is_refused() {
     let made = made(false).await;
