@@ -6,9 +6,9 @@ SHELL := /bin/bash
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
-# Nodes are emulated in tests and in the demo: an agent without optimisation (AGENT_PROFILE=dev) is built in half the time, and is so slow
-# there that its checks can exceed their time limits.
-AGENT_PROFILE ?= agent
+# Tests and the demo take programs of nodes that are built fast, and small enough for emulated nodes; without any optimisation (dev), their
+# checks can exceed their time limits there. What is installed has the profile `agent`.
+AGENT_PROFILE ?= lab
 # The lab makes network namespaces and taps. What root runs is built before, by the user, who builds in the same folder again.
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,HOME)
 KEEP ?=
@@ -42,6 +42,7 @@ agent: ## Builds the static programs of nodes into target/agent/ARCH: mesh-agent
 	@cargo build --quiet --locked --package meshd-stage1 --profile $(AGENT_PROFILE) --bin stage1 --target $(TARGET)
 	@install -s -D -m 755 -t $(dir $(AGENT)) $(addprefix target/$(TARGET)/$(AGENT_PROFILE:dev=debug)/,mesh-agent stage1)
 
+build image bench-boot: AGENT_PROFILE = agent
 build: agent ## Builds target/release/meshd, and the agent
 	@echo "build: meshd"
 	@cargo build --quiet --locked --package meshd --release --bin meshd
@@ -68,7 +69,7 @@ demo: ## Boots one BIOS and one UEFI machine to online, then reprovisions one (K
 
 demo-debian: ## The same, and the reprovisioned machine becomes a Debian node; its image takes some minutes, once
 	@.ci/setup
-	@$(MAKE) --no-print-directory -j2 agent debug
+	@$(MAKE) --no-print-directory agent debug
 	@target/debug/meshd lab image $(DEBIAN_RACK)
 	@$(AS_ROOT) target/debug/meshd lab demo $(DEBIAN_RACK) --profile debian $(if $(KEEP),--keep)
 
