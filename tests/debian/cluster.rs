@@ -2,12 +2,20 @@
 //! `meshd task run`, without Slurm. A drain of meshd drains the node in Slurm and waits for its
 //! jobs.
 
-use crate::racks::{BOOT, OrEnd, SOON, repository, until_phase, up_alone};
+use crate::racks::{BOOT, OrEnd, repository, until_phase, up_alone};
 use meshd_lab::{Identity, LabError, Rack, Shape, Wait};
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, process::Command};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 const IMAGE: &str = "debian-12-hpc";
 const NODES: [u8; 2] = [1, 2];
+/// What Slurm needs for anything: a command of Slurm takes seconds on an emulated node.
+const SLURM: Duration = Duration::from_secs(4 * 60);
 const CONTROLLER: &str = "10.77.0.20";
 /// Where the nodes have the program.
 const PROGRAM: &str = "/opt/trial/program";
@@ -47,11 +55,12 @@ fn slurm_runs_an_allreduce_on_two_netbooted_nodes_and_drains_with_meshd() {
     for place in NODES {
         until_phase(rack, place, "online", BOOT);
     }
-    let ready = rack.wait(SOON * 3, "both nodes in Slurm", |rack| {
-        let states = on_controller(rack, &["sinfo", "--noheader", "--Node", "--format=%t"])?;
-        Ok(Wait::some((states == "idle\nidle\n").then_some(()), states))
-    });
-    ready.or_end();
+    until_printed(
+        rack,
+        &["sinfo", "--noheader", "--Node", "--format=%t"],
+        "both nodes in Slurm",
+        |states| states == "idle\nidle\n",
+    );
     let names = on_controller(rack, &["srun", "--nodes=2", "hostname"]).or_end();
     let mut names: Vec<&str> = names.lines().collect();
     names.sort_unstable();
@@ -59,7 +68,7 @@ fn slurm_runs_an_allreduce_on_two_netbooted_nodes_and_drains_with_meshd() {
     let out = on_controller(rack, &["srun", "--nodes=2", "--ntasks=2", PROGRAM]).or_end();
     is_sum_of_two_ranks(&out);
     let out =
-        rack.run_cli(&["task", "run", "--group", "cluster", "--timeout", "2m", "--", PROGRAM]);
+        rack.run_cli(&["task", "run", "--group", "cluster", "--timeout", "4m", "--", PROGRAM]);
     is_sum_of_two_ranks(&out.or_end());
     drains_and_resumes(rack);
 }
@@ -80,7 +89,7 @@ fn drains_and_resumes(rack: &Rack) {
     until_slurm(rack, &["State=ALLOCATED"]);
     rack.run_cli(&["node", "drain", "node2", "--reason", "disks"]).or_end();
     let waits = format!("slurm: jobs run: {job}");
-    rack.wait(SOON, &waits, |rack| {
+    rack.wait(SLURM, &waits, |rack| {
         let node = rack.query(&["node", "show", "node2"])?;
         let work = node["work"][0].as_str().unwrap_or_default().trim() == waits;
         let is_waiting = work && node["phase"] == "draining";
@@ -89,7 +98,7 @@ fn drains_and_resumes(rack: &Rack) {
     .or_end();
     until_slurm(rack, &["+DRAIN", "Reason=meshd: uid:0: disks "]);
     on_controller(rack, &["scancel", job]).or_end();
-    until_phase(rack, 2, "maintenance", SOON);
+    until_phase(rack, 2, "maintenance", SLURM);
     resume(rack);
     let name = on_controller(rack, &["srun", "--nodelist=node2", "hostname"]).or_end();
     assert_eq!(name, "node2\n", "the node takes jobs again");
@@ -97,7 +106,7 @@ fn drains_and_resumes(rack: &Rack) {
     let drain = ["scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=new fan"];
     on_controller(rack, &drain).or_end();
     rack.run_cli(&["node", "drain", "node2"]).or_end();
-    until_phase(rack, 2, "maintenance", SOON);
+    until_phase(rack, 2, "maintenance", SLURM);
     resume(rack);
     until_slurm(rack, &["+DRAIN", "Reason=new fan "]);
 }
@@ -111,7 +120,7 @@ fn resume(rack: &Rack) {
     };
     let before = resumed(rack).or_end();
     rack.run_cli(&["node", "resume", "node2"]).or_end();
-    rack.wait(SOON, "the drain hook has resumed", |rack| {
+    rack.wait(SLURM, "the drain hook has resumed", |rack| {
         let count = resumed(rack)?;
         Ok(Wait::some((count > before).then_some(()), format!("{count} runs in the log")))
     })
@@ -121,10 +130,19 @@ fn resume(rack: &Rack) {
 /// Waits until Slurm describes the second node by these words.
 fn until_slurm(rack: &Rack, words: &[&str]) {
     let show = ["scontrol", "--oneliner", "show", "node", "node2"];
-    rack.wait(SOON, &format!("{words:?} in Slurm"), |rack| {
-        let text = on_controller(rack, &show)?;
-        let is_so = words.iter().all(|word| text.contains(word));
-        Ok(Wait::some(is_so.then_some(()), text))
+    until_printed(rack, &show, &format!("{words:?} in Slurm"), |text| {
+        words.iter().all(|word| text.contains(word))
+    });
+}
+
+/// Waits until a program on the controller prints what is awaited. slurmctld answers some time
+/// after its start, and the program fails until then.
+fn until_printed(rack: &Rack, argv: &[&str], awaited: &str, is: impl Fn(&str) -> bool) {
+    rack.wait(SLURM, awaited, |rack| {
+        Ok(match on_controller(rack, argv) {
+            Ok(text) => Wait::on(is(&text), text),
+            Err(error) => Wait::NotYet(error.to_string()),
+        })
     })
     .or_end();
 }
@@ -132,7 +150,7 @@ fn until_slurm(rack: &Rack, words: &[&str]) {
 /// Runs a program as root on the node with slurmctld.
 fn on_controller(rack: &Rack, argv: &[&str]) -> Result<String, LabError> {
     let run = ["task", "run", "--group", "controller", "--launcher", "none", "--user", "root"];
-    rack.run_cli(&[&run[..], &["--timeout", "2m", "--"], argv].concat())
+    rack.run_cli(&[&run[..], &["--timeout", "4m", "--"], argv].concat())
 }
 
 /// The overlays of the site, and one with a program that was built against Debian's MPICH.

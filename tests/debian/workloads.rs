@@ -4,7 +4,7 @@ use crate::{
     NODE,
     guest::{DEADLINE, HELLO, Operator, SEEN},
     overlays,
-    racks::{OrEnd, SOON, repository, until_written},
+    racks::{OrEnd, repository, until_written},
 };
 use meshd_lab::{Rack, Wait};
 use serde_json::Value;
@@ -62,7 +62,7 @@ pub fn run(rack: &Rack, image: &Path, site: &Path) {
         let is_there = log.as_ref().is_ok_and(|log| log.contains(SEEN));
         Ok(Wait::some(is_there.then(|| Operator::attach(site)), format!("{log:?}")))
     };
-    let mut operator = rack.wait(SOON, "the console is brought again", reattach).or_end();
+    let mut operator = rack.wait(DEADLINE, "the console is brought again", reattach).or_end();
     operator.expect_text(SEEN);
     reaches(rack, "running after the restart of the agent", |vm| {
         vm["state"] == "running" && vm["restarts"] == 0
@@ -73,7 +73,7 @@ pub fn run(rack: &Rack, image: &Path, site: &Path) {
     rack.run_cli(&["vm", "delete", "one", "--yes"]).or_end();
     // VMs have UUIDs as names; the store of volumes stays.
     let left = "ls /var/lib/machines | grep -E '^[0-9a-f]{8}-'; ls -d /sys/fs/cgroup/meshd-vm-* 2>/dev/null; true";
-    rack.wait(SOON, "nothing is left", |rack| {
+    rack.wait(DEADLINE, "nothing is left", |rack| {
         let left = task(rack, ROOT, left);
         Ok(Wait::some(left.is_empty().then_some(()), left))
     })
