@@ -124,6 +124,8 @@ pub enum Nic {
     Virtio,
     /// Intel 82540EM.
     E1000,
+    /// Realtek 8139, 10ec:8139: iPXE boots from it, and the Debian images have no driver for it.
+    Rtl8139,
 }
 
 impl Nic {
@@ -132,6 +134,7 @@ impl Nic {
         match self {
             Nic::Virtio => "virtio-net-pci",
             Nic::E1000 => "e1000",
+            Nic::Rtl8139 => "rtl8139",
         }
     }
 }
@@ -143,7 +146,10 @@ impl FromStr for Nic {
         match text {
             "virtio" => Ok(Nic::Virtio),
             "e1000" => Ok(Nic::E1000),
-            _ => Err(format!("`{text}` is no network card of the lab; known: virtio, e1000")),
+            "rtl8139" => Ok(Nic::Rtl8139),
+            _ => Err(format!(
+                "`{text}` is no network card of the lab; known: virtio, e1000, rtl8139"
+            )),
         }
     }
 }
@@ -221,6 +227,17 @@ mod tests {
                 "{wrong}"
             );
         }
+    }
+
+    #[test]
+    fn nic_round_trips_as_text_and_unknown_nic_is_refused() {
+        for (text, nic) in
+            [("virtio", Nic::Virtio), ("e1000", Nic::E1000), ("rtl8139", Nic::Rtl8139)]
+        {
+            assert_eq!(text.parse(), Ok(nic));
+            assert_eq!(serde_json::to_value(nic).expect("a word"), text);
+        }
+        assert!("ne2k".parse::<Nic>().is_err_and(|error| error.contains("rtl8139")));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Debian 12 by mmdebstrap: an image without a driver for the NIC, and a root with one flipped bit,
-//! are refused, and the timeline shows why; the right root comes online, gives a GPU to a VM, and runs tasks. `make test-debian` runs it; the
-//! image is built if it is missing.
+//! are refused, and the timeline shows why. The intact root comes online, gives a GPU to a VM, and
+//! runs tasks. `make test-debian` runs it; the images are built if they are missing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -14,6 +14,7 @@ mod guest;
 #[allow(dead_code, reason = "shared with the end-to-end tests")]
 mod overlays;
 mod cluster;
+mod nic;
 mod workloads;
 
 use meshd_lab::{Extra, Identity, Power, Rack, Shape, Wait};
@@ -122,8 +123,8 @@ fn damage(from: &Path, to: &Path) -> Manifests {
     Manifests { flipped: serde_json::to_vec(&changed).expect("JSON"), intact }
 }
 
-/// iPXE names the NIC: the machine loads nothing, and the timeline has the reason.
-fn is_refused_without_driver(rack: &Rack) {
+/// Waits until the timeline of the node has the refusal of its NIC.
+fn wait_for_driver_refusal(rack: &Rack) -> Value {
     let id = rack.id(NODE).to_string();
     let refusal = rack.wait(BOOT, "the refusal", |rack| {
         let Ok(timeline) = rack.query(&["node", "timeline", &id]) else {
@@ -133,7 +134,12 @@ fn is_refused_without_driver(rack: &Rack) {
         let refusal = waits.find(|wait| wait["code"] == "nic_driver_missing").cloned();
         Ok(Wait::some(refusal, timeline.to_string()))
     });
-    let refusal = refusal.or_end();
+    refusal.or_end()
+}
+
+/// iPXE names the NIC: the machine loads nothing, and the timeline has the reason.
+fn is_refused_without_driver(rack: &Rack) {
+    let refusal = wait_for_driver_refusal(rack);
     let detail = refusal["detail"].as_str().unwrap_or_default();
     assert!(detail.starts_with("image debian-12 has no driver for NIC 1af4:"), "{refusal}");
     assert_eq!(kernel_starts(rack, NODE), 0, "it loaded a kernel");

@@ -148,7 +148,7 @@ struct Hardware {
     /// Memory per node, MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     memory: u32,
-    /// NIC of each node: virtio or e1000
+    /// NIC of each node: virtio, e1000 or rtl8139
     #[arg(long, default_value = "virtio")]
     nic: Nic,
     /// Extra hardware, such as iommu,gpu,disk
