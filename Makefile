@@ -21,7 +21,7 @@ SECONDS := 60
 # Most integration tests wait for timers and other programs most of the time.
 TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 4 : n)))
 BASE ?= HEAD
-# The rack of demo-debian has a profile that site.toml does not have.
+# The racks of demo-debian and test-debian have profiles that site.toml does not have.
 DEBIAN_RACK := --memory 2048 --set profiles.debian.image=debian-12 --set 'profiles.debian.overlays=["base", "agent", "ssh", "motd"]'
 ONLY ?=
 # For record-compat: the folder with another version's meshd and mesh-agent, and the folder to write.
@@ -104,7 +104,7 @@ test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECO
 test-debian: agent ## Builds Debian roots and boots them: one flipped bit, a VM with a GPU, Slurm on two nodes
 	@.ci/setup test
 	@cargo test --quiet --locked --test debian --no-run
-	@target/debug/meshd lab image
+	@target/debug/meshd lab image $(DEBIAN_RACK) --set profiles.hpc.image=debian-12-hpc --set 'profiles.hpc.overlays=["base", "agent"]'
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test debian
 
 test-package: deb ## Installs the package into a clean Debian with systemd, boots a machine from it, upgrades and purges it
