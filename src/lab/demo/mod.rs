@@ -100,7 +100,17 @@ impl Script<'_> {
         }
         self.reassign()?;
         self.title("The rack now")?;
-        self.show(&["node", "list"])
+        self.show(&["node", "list"])?;
+        self.show_systems()
+    }
+
+    /// Prints the operating system of each node, as its agent reports it.
+    fn show_systems(&mut self) -> Result<(), DemoError> {
+        for position in 1..=self.rack.size() {
+            let node = self.rack.query(&["node", "show", &self.rack.id(position).to_string()])?;
+            writeln!(self.out, "node{position} runs {}", system(&node))?;
+        }
+        Ok(())
     }
 
     /// Assigns another profile to the last node with a reboot, and waits until the node runs it.
@@ -111,13 +121,15 @@ impl Script<'_> {
             self.rack.node(position)?.map(|node| Progress::read(&node)).unwrap_or_default();
         self.title(&format!("node{position} becomes `{profile}`: assign, reboot"))?;
         self.show(&["node", "assign-profile", &id, &profile, "--reboot"])?;
-        self.watch("the node to be online with its new profile", move |nodes| {
+        self.watch("the node to be online with its new profile", |nodes| {
             nodes.last().and_then(Option::as_ref).is_some_and(|node| {
                 let booted_anew =
                     node.session != before.session && node.generation != before.generation;
                 node.phase == "online" && node.profile == profile && booted_anew
             })
-        })
+        })?;
+        self.title(&format!("Where the time of node{position} ({id}) went this time"))?;
+        self.show(&["node", "timeline", &id])
     }
 
     /// Shows stages until `done` returns true.
@@ -157,6 +169,12 @@ impl Script<'_> {
     }
 }
 
+/// Returns the operating system of a node of `meshd node show`, with its kernel.
+fn system(node: &Value) -> String {
+    let version = |key: &str| node["facts"]["versions"][key].as_str().unwrap_or("unknown");
+    format!("{}, kernel {}", version("os"), version("kernel"))
+}
+
 fn find(rack: &Rack, position: u8, known: &[Value]) -> Option<Progress> {
     let id = rack.id(position).to_string();
     known.iter().find(|node| node["id"] == id.as_str()).map(Progress::read)
@@ -172,4 +190,21 @@ fn print_commands(rack: &Rack, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "meshd lab status --dir {dir}          what runs, and where the logs are")?;
     writeln!(out, "meshd lab console node1 --dir {dir}   a node's serial port")?;
     writeln!(out, "meshd lab down --dir {dir}            ends it all")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn system_of_node_has_release_and_kernel() {
+        let versions =
+            json!({ "os": "Debian GNU/Linux 12 (bookworm)", "kernel": "6.1.0-42-amd64" });
+        assert_eq!(
+            system(&json!({ "facts": { "versions": versions } })),
+            "Debian GNU/Linux 12 (bookworm), kernel 6.1.0-42-amd64"
+        );
+        assert_eq!(system(&json!({})), "unknown, kernel unknown");
+    }
 }
