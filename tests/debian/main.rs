@@ -158,8 +158,15 @@ fn is_refused_with_its_reason(rack: &Rack) {
     let timeline = timeline.or_end();
     let reason = timeline["failure"].as_str().unwrap_or_default();
     assert!(reason.starts_with("mount squashfs at "), "{timeline}");
-    let log = rack.run_cli(&["node", "logs", &id]).or_end();
-    assert_eq!(log, format!("stage1: FAILED: {reason}\n"));
+    let session = timeline["session"].as_str().expect("a boot");
+    let expected = format!("stage1: FAILED: {reason}\n");
+    // The log follows the record of the failure.
+    rack.wait(SOON, "the reason in the log of the boot", |rack| {
+        let log = rack.run_cli(&["node", "logs", &id, "--session", session]);
+        let is_there = log.as_ref().is_ok_and(|log| *log == expected);
+        Ok(Wait::on(is_there, format!("{log:?}")))
+    })
+    .or_end();
     assert_eq!(count(rack, NODE, "certificate_issued"), 0);
     assert!(!rack.serial(NODE).contains("systemd[1]"), "nothing of the root ran");
 }
