@@ -79,8 +79,7 @@ async function follow() {
     try {
       const answer = await fetch(`${terminal.dataset.console}/screen?after=${terminal.dataset.screen}`);
       if (answer.status === 410 && terminal.dataset.console.endsWith("/shell")) {
-        // Loading the page would open another shell as root, which nobody asked for.
-        state.textContent = "The shell ended. Load the page to open another one.";
+        state.textContent = "The shell ended. Load the page for a button that opens another one.";
         return;
       }
       if (answer.redirected || answer.status === 410) {

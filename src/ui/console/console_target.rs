@@ -25,6 +25,22 @@ impl ConsoleTarget {
         }
     }
 
+    /// Returns true for a target that runs a program while it is open. Only a form opens it.
+    pub(crate) fn is_shell(&self) -> bool {
+        matches!(self, ConsoleTarget::Node(_))
+    }
+
+    /// Returns who the user is in a shell, and when the shell ends.
+    pub(crate) fn note(&self) -> Option<&'static str> {
+        match self {
+            ConsoleTarget::Vm(_) => None,
+            ConsoleTarget::Node(_) => Some(
+                "You are root. The shell and its programs end with `exit`, 15 minutes after this page is closed or hidden, \
+                 after 30 minutes without input, and after 12 hours.",
+            ),
+        }
+    }
+
     fn socket(&self) -> String {
         match self {
             ConsoleTarget::Vm(vm) => api::OPEN_VM_CONSOLE.path([vm]).as_str().to_owned(),

@@ -62,10 +62,7 @@ impl Console {
         let emulator = vt100::Parser::new(rows, columns, 0);
         let terminal = Mutex::new(Terminal { filter: RepeatFilter::default(), emulator });
         let (version, used, ended) = (watch::Sender::new(1), Mutex::new(now), Mutex::default());
-        let idle_time = match target {
-            ConsoleTarget::Vm(_) => IDLE_TIME,
-            ConsoleTarget::Node(_) => SHELL_IDLE_TIME,
-        };
+        let idle_time = if target.is_shell() { SHELL_IDLE_TIME } else { IDLE_TIME };
         (Console { terminal, version, typed, used, idle_time, ended }, input)
     }
 
@@ -193,7 +190,7 @@ pub(crate) struct Consoles(Arc<Mutex<BTreeMap<Key, Arc<Console>>>>);
 
 fn oldest_of_vm(all: &BTreeMap<Key, Arc<Console>>) -> Option<Key> {
     all.iter()
-        .filter(|((_, target), _)| matches!(target, ConsoleTarget::Vm(_)))
+        .filter(|((_, target), _)| !target.is_shell())
         .min_by_key(|(_, console)| *lock(&console.used))
         .map(|(key, _)| key.clone())
 }

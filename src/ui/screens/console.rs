@@ -1,4 +1,5 @@
-//! The console of a VM or the shell of a node: its screen and its input.
+//! The console of a VM or the shell of a node: its screen and its input. A visit shows a console;
+//! only a form opens a shell, because a link or a prefetch must not run a program as root.
 
 use super::Answer;
 use crate::{
@@ -16,8 +17,9 @@ use axum::{
     response::IntoResponse as _,
     routing::{get, post},
 };
-use maud::html;
+use maud::{Markup, html};
 use meshd_api::routes as api;
+use meshd_types::failpoint;
 use serde::Deserialize;
 use std::{sync::Arc, time::Duration};
 
@@ -39,6 +41,9 @@ fn bind_target(router: Router, base: &str, target: fn(String) -> ConsoleTarget) 
     let show_page = async move |client: ApiClient, Path(name): Path<String>, headers: HeaderMap| {
         page(client, target(name), headers).await
     };
+    let open_shell = async move |client: ApiClient, Path(name): Path<String>| {
+        open_by_form(client, target(name)).await
+    };
     let next_screen =
         async move |client: ApiClient, Path(name): Path<String>, after: Query<After>| {
             screen(client, target(name), after).await
@@ -52,7 +57,7 @@ fn bind_target(router: Router, base: &str, target: fn(String) -> ConsoleTarget) 
             line(client, target(name), request).await
         };
     router
-        .route(&at(""), get(show_page))
+        .route(&at(""), get(show_page).post(open_shell))
         .route(&at("/screen"), get(next_screen))
         .route(&at("/input"), post(type_bytes))
         .route(&at("/line"), post(type_line))
@@ -77,26 +82,46 @@ async fn known_target(
     })
 }
 
-/// Opens the console unless this session has it open, and shows its screen.
+/// Returns the console that this session has open and that has not ended.
+fn running(client: &ApiClient, target: &ConsoleTarget) -> Option<Arc<Console>> {
+    client.console(target).filter(|console| console.screen().2.is_none())
+}
+
+/// Opens a shell, unless this session has it open, and redirects to its page.
+async fn open_by_form(client: ApiClient, target: ConsoleTarget) -> Answer {
+    let failed = |error| client.failed(&error);
+    let (target, ..) = known_target(&client, target).await.map_err(failed)?;
+    if running(&client, &target).is_none() {
+        client.open_console(&target).await.map_err(failed)?;
+    }
+    Ok(redirect(&target.page()))
+}
+
+/// Shows the screen. Opens the console of a VM unless this session has it open.
 async fn page(client: ApiClient, target: ConsoleTarget, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
     let (target, name, about) = known_target(&client, target).await.map_err(failed)?;
-    let console = match client.console(&target).filter(|console| console.screen().2.is_none()) {
-        Some(console) => console,
-        None => client.open_console(&target).await.map_err(failed)?,
-    };
-    let (version, screen, _) = console.screen();
-    let at = target.page();
     let (word, nav_path) = match target {
         ConsoleTarget::Vm(_) => ("Console", "/vms"),
         ConsoleTarget::Node(_) => ("Shell", "/nodes"),
     };
-    let content = html! {
+    let title = format!("{word} of {name}");
+    let heading = html! {
         h1 { (word) " of " a href=(about) { (display_text(&name)) } }
-        @if word == "Shell" {
-            p { "You are root. The shell and its programs end with " code { "exit" } ", 15 minutes after this page is closed or hidden, \
-                after 30 minutes without input, and after 12 hours." }
+        @if let Some(note) = target.note() { p { (note) } }
+    };
+    let at = target.page();
+    let console = match running(&client, &target) {
+        Some(console) => console,
+        None if target.is_shell() && failpoint::defends("ui-shell-form") => {
+            let content = html! { (heading) (open_shell_form(&at)) };
+            return Ok(Page { client: &client, title, nav_path, content }.answer(&headers));
         }
+        None => client.open_console(&target).await.map_err(failed)?,
+    };
+    let (version, screen, _) = console.screen();
+    let content = html! {
+        (heading)
         pre.terminal id="terminal" tabindex="0" role="application" aria-label=(format!("{word} of {name}"))
             data-console=(at) data-screen=(version) { (screen) }
         p.quiet id="terminal-state" role="status" { "Click the screen to type into it. Shift+Tab leaves it." }
@@ -108,8 +133,12 @@ async fn page(client: ApiClient, target: ConsoleTarget, headers: HeaderMap) -> A
         }
         script src=(format!("{PREFIX}/assets/console.js")) defer {}
     };
-    Ok(Page { client: &client, title: format!("{word} of {name}"), nav_path, content }
-        .answer(&headers))
+    Ok(Page { client: &client, title, nav_path, content }.answer(&headers))
+}
+
+/// Renders the button that opens a shell. `page` is the path of its page.
+pub(super) fn open_shell_form(page: &str) -> Markup {
+    html! { form.inline method="post" action=(page) { button { "Open shell" } } }
 }
 
 #[derive(Debug, Deserialize)]

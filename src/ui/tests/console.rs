@@ -78,6 +78,20 @@ async fn screen_of(browser: &mut Browser, page: &str, text: &str) -> String {
     }
 }
 
+/// Asks for screens until the console has ended; returns the reason.
+async fn end_of(browser: &mut Browser, page: &str) -> String {
+    let mut after = "0".to_owned();
+    loop {
+        let shown = browser.get(&format!("{page}/screen?after={after}")).await;
+        assert_eq!(shown.status, StatusCode::OK, "{}", shown.text);
+        after = shown.headers["x-screen"].to_str().expect("text").to_owned();
+        let why = shown.headers["x-ended"].to_str().expect("text").to_owned();
+        if !why.is_empty() {
+            return why;
+        }
+    }
+}
+
 #[tokio::test]
 async fn console_input_reaches_guest_and_screen_is_escaped() {
     let api = FakeApi::new("operator");
@@ -135,7 +149,9 @@ async fn shell_page_types_into_a_node_and_shows_its_exit_code() {
     const SHELL: &str = "/ui/nodes/3f9a1c0e/shell";
     let api = FakeApi::new("admin");
     let mut browser = Browser::signed_in(&api).await;
-    assert!(browser.get("/ui/nodes/3f9a1c0e").await.text.contains(SHELL), "the node links to it");
+    assert!(browser.get("/ui/nodes/3f9a1c0e").await.text.contains(SHELL), "the node has a button");
+    let opened = browser.post(SHELL, "").await;
+    assert_eq!((opened.status, opened.location()), (StatusCode::SEE_OTHER, SHELL));
     let page = browser.get(SHELL).await;
     assert_eq!(page.status, StatusCode::OK, "{}", page.text);
     assert!(page.text.contains("Shell of") && page.text.contains("root"), "{}", page.text);
@@ -144,18 +160,43 @@ async fn shell_page_types_into_a_node_and_shows_its_exit_code() {
     assert_eq!((typed.status, typed.location()), (StatusCode::SEE_OTHER, SHELL));
     screen_of(&mut browser, SHELL, "LS -L").await;
     browser.post(&format!("{SHELL}/line"), "line=exit").await;
-    let mut after = "0".to_owned();
-    let why = loop {
-        let shown = browser.get(&format!("{SHELL}/screen?after={after}")).await;
-        assert_eq!(shown.status, StatusCode::OK, "{}", shown.text);
-        after = shown.headers["x-screen"].to_str().expect("text").to_owned();
-        let why = shown.headers["x-ended"].to_str().expect("text").to_owned();
-        if !why.is_empty() {
-            break why;
-        }
-    };
+    let why = end_of(&mut browser, SHELL).await;
     assert_eq!(why, "exit code 3");
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     assert!(!browser.get("/ui/nodes/3f9a1c0e").await.text.contains(SHELL), "admins only");
+}
+
+#[tokio::test]
+async fn shell_is_opened_by_its_form_alone_and_never_by_a_visit() {
+    const SHELL: &str = "/ui/nodes/3f9a1c0e/shell";
+    let api = FakeApi::new("admin");
+    let mut browser = Browser::signed_in(&api).await;
+    let is_open = async |browser: &mut Browser| {
+        let screen = browser.get(&format!("{SHELL}/screen?after=0")).await;
+        screen.status != StatusCode::GONE
+    };
+    for _ in 0..2 {
+        let page = browser.get(SHELL).await;
+        assert_eq!(page.status, StatusCode::OK, "{}", page.text);
+        assert!(!page.text.contains("data-console") && page.text.contains("Open shell"));
+        assert!(!is_open(&mut browser).await, "a visit opens nothing");
+    }
+    for origin in [Some("https://evil.example"), None] {
+        let foreign = browser.send(Method::POST, SHELL, origin, "").await;
+        assert_eq!(foreign.status, StatusCode::FORBIDDEN, "{origin:?}");
+    }
+    assert!(!is_open(&mut browser).await, "the form of another site opens nothing");
+    for (part, typed, text) in [("line", "line=ls", "LS"), ("input", "df", "DF")] {
+        let opened = browser.post(SHELL, "").await;
+        assert_eq!((opened.status, opened.location()), (StatusCode::SEE_OTHER, SHELL));
+        browser.post(&format!("{SHELL}/{part}"), typed).await;
+        screen_of(&mut browser, SHELL, text).await;
+    }
+    let screen = screen_of(&mut browser, SHELL, "DF").await;
+    assert!(screen.contains("LS"), "a form that is sent again keeps the shell: {screen}");
+    browser.post(&format!("{SHELL}/line"), "line=exit").await;
+    assert_eq!(end_of(&mut browser, SHELL).await, "exit code 3");
+    let page = browser.get(SHELL).await;
+    assert!(!page.text.contains("data-console"), "a reload opens no other shell: {}", page.text);
 }

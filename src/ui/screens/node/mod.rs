@@ -12,10 +12,11 @@ pub(crate) mod log;
 pub(crate) mod overlay_files;
 mod timeline;
 
-use super::{Answer, actions};
+use super::{Answer, actions, console::open_shell_form};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
+    console::ConsoleTarget,
     form::Fields,
     html::{self, Page, code, display_text, maybe, plain, time},
     names::NodeNames,
@@ -122,7 +123,7 @@ pub(crate) async fn page(
             @if let Some(times) = &related.times { (boot_times::plot(times)) }
         }
             @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/log", view.id)) { "Kernel and system log" } } }
-            @if client.caller.role >= Role::Admin { p { a.button href=(format!("{PREFIX}/nodes/{}/shell", view.id)) { "Open shell" } } }
+            @if client.caller.role >= Role::Admin { (open_shell_form(&ConsoleTarget::Node(view.id.to_string()).page())) }
         }
         section { h2 { "Node" } div id="facts" data-live { (summary(&detail)) } }
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
