@@ -2,7 +2,7 @@
 
 use super::{Tasks, error::TaskError};
 use crate::links::{ConnectError, ConsoleSession};
-use meshd_model::{fleet::Principal, work::task::Task};
+use meshd_model::work::task::{InputOwner, Task};
 use meshd_proto::{
     FromCentral,
     task::{InputOrder, TaskUser},
@@ -17,7 +17,7 @@ pub enum InputError {
     Task(#[from] TaskError),
     #[error("cannot connect the input of task {0}: it was started without one")]
     NoInput(TaskId),
-    #[error("cannot connect the input of task {id}: {owner} ordered the task")]
+    #[error("cannot connect the input of task {id}: another caller ordered it, as {owner}")]
     Foreign { id: TaskId, owner: String },
     #[error("cannot connect the input of task {id}: it is {state}")]
     Ended { id: TaskId, state: &'static str },
@@ -27,7 +27,7 @@ pub enum InputError {
 
 meshd_types::hints!(InputError {
     InputError::NoInput(_) => "start it with `meshd node exec --stdin`";
-    InputError::Foreign { .. } => "start a task of your own";
+    InputError::Foreign { .. } => "start a task of your own; a token that was created again is another caller";
     InputError::Ended { id, .. } => "meshd task show {id}";
     @source InputError::Task(source) => source;
     @source InputError::Connect(source) => source;
@@ -39,24 +39,25 @@ impl Tasks {
     pub async fn open_input(
         &self,
         id: TaskId,
-        (principal, role): (&Principal, Role),
+        caller: InputOwner,
+        role: Role,
     ) -> Result<ConsoleSession, InputError> {
         let task = self.task_record(id)?;
-        let node = input_node(&task, (principal, role))?;
+        let node = input_node(&task, caller, role)?;
         let order = |console| FromCentral::TaskInput(InputOrder { console, task: id });
         Ok(self.links.open_console(node, order).await?)
     }
 }
 
-fn input_node(task: &Task, (principal, role): (&Principal, Role)) -> Result<NodeId, InputError> {
+fn input_node(task: &Task, caller: InputOwner, role: Role) -> Result<NodeId, InputError> {
     let id = task.id;
-    let is_own = task.owner == principal.to_string()
+    if !task.spec.has_input {
+        return Err(InputError::NoInput(id));
+    }
+    let is_own = task.input_owner == Some(caller)
         && (task.spec.user != TaskUser::Root || role >= Role::Admin);
     if !is_own && failpoint::defends("task-input-owner") {
         return Err(InputError::Foreign { id, owner: task.owner.clone() });
-    }
-    if !task.spec.has_input {
-        return Err(InputError::NoInput(id));
     }
     let node = task.members.first().filter(|_| task.end.is_none()).map(|member| member.node);
     node.ok_or(InputError::Ended { id, state: task.state.as_str() })
@@ -82,17 +83,21 @@ mod tests {
         };
         let node = "0a0b0c0d".parse().expect("a node");
         let member = Member::claimed(node, BootSessionId([1; 12]), [10, 0, 0, 1].into());
-        let owner = "token:ci".parse::<Principal>().expect("a caller");
+        let [ci, again, other] =
+            ["token:ci 01", "token:ci 02", "token:other 03"].map(InputOwner::of);
         let at = Timestamp::from_millis(0);
-        let mut task = Task::claim(TaskId([1; 4]), spec, owner.to_string(), vec![member], at);
-        assert_eq!(input_node(&task, (&owner, Role::Admin)).ok(), Some(node));
-        let other = "token:other".parse::<Principal>().expect("a caller");
-        for (caller, role) in [(&other, Role::Admin), (&owner, Role::Operator)] {
-            let refused = input_node(&task, (caller, role));
-            assert!(matches!(refused, Err(InputError::Foreign { .. })), "{caller} {role}");
-        }
+        let mut task = Task::claim(TaskId([1; 4]), spec, "token:ci".to_owned(), vec![member], at);
+        let refused = |task: &Task, caller, role| {
+            matches!(input_node(task, caller, role), Err(InputError::Foreign { .. }))
+        };
+        assert!(refused(&task, ci, Role::Admin), "a record of an earlier meshd has no caller");
+        task.input_owner = Some(ci);
+        assert_eq!(input_node(&task, ci, Role::Admin).ok(), Some(node));
+        assert!(refused(&task, ci, Role::Operator), "the program runs as root");
+        assert!(refused(&task, other, Role::Admin));
+        assert!(refused(&task, again, Role::Admin), "the name of the token is not the caller");
         task.spec.has_input = false;
-        let refused = input_node(&task, (&owner, Role::Admin));
-        assert!(matches!(refused, Err(InputError::NoInput(_))));
+        let none = input_node(&task, ci, Role::Admin);
+        assert!(matches!(none, Err(InputError::NoInput(_))));
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{links::SpecPart, tasks::Tasks};
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, Event, EventKind},
-    work::task::{Launcher, Member, Task, TaskSpec, TaskState},
+    work::task::{InputOwner, Launcher, Member, Task, TaskSpec, TaskState},
 };
 use meshd_proto::{
     Section,
@@ -31,8 +31,8 @@ pub struct TaskRequest {
     pub launcher: Option<Launcher>,
     pub user: TaskUser,
     pub timeout_s: Option<u64>,
-    /// The caller connects the standard input of the program.
-    pub has_input: bool,
+    /// The caller that connects the standard input of the program; none reads it by default.
+    pub input_owner: Option<InputOwner>,
     /// Program and arguments.
     pub argv: Vec<String>,
 }
@@ -47,7 +47,8 @@ impl Tasks {
         let site = self.env.site();
         let (group, candidates) =
             self.env.store.read(|model| candidates(model, &site, &request.target))?;
-        let TaskRequest { target, ranks_per_node, user, timeout_s, has_input, argv, .. } = request;
+        let TaskRequest { target, ranks_per_node, user, timeout_s, input_owner, argv, .. } =
+            request;
         if user == TaskUser::Root && !site.agent.root_tasks && failpoint::defends("root-tasks") {
             return Err(TaskError::RootForbidden);
         }
@@ -56,6 +57,7 @@ impl Tasks {
             .unwrap_or_else(|| self.env.store.read(|model| count_nodes(model, &candidates)));
         let launcher =
             request.launcher.unwrap_or_else(|| Launcher::default_for(nodes, ranks_per_node));
+        let has_input = input_owner.is_some();
         let spec =
             TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s, has_input };
         spec.check().map_err(TaskError::Spec)?;
@@ -67,7 +69,8 @@ impl Tasks {
             }
             let unknown = self.reported.nodes_with_unknown_work();
             let members = claim(tx, &spec, &target, &candidates, &unknown)?;
-            let task = Task::claim(id, spec, audit.principal.to_string(), members, now);
+            let owner = audit.principal.to_string();
+            let task = Task { input_owner, ..Task::claim(id, spec, owner, members, now) };
             tx.event(Event::new(now, audit, EventKind::Task, start_detail(&task)));
             tx.put_task(task.clone());
             Ok::<_, TaskError>(task)

@@ -162,7 +162,7 @@ async fn run_task(
         launcher,
         user: TaskUser::Default,
         timeout_s: None,
-        has_input: false,
+        input_owner: None,
         argv,
     };
     rig.central.tasks.run_task(ask, &ordered(Verb::TaskRun)).await

@@ -30,7 +30,7 @@ pub use node_loss::NodeObservation;
 pub use time_limits::{HEAD_EXIT_LIMIT, START_LIMIT, TaskAges};
 
 use meshd_proto::task::{HydraLaunch, MAX_NODES, MAX_RANKS_PER_NODE, TaskFault, TaskUser};
-use meshd_types::{BootSessionId, GroupName, NodeId, ParseError, TaskId, Timestamp};
+use meshd_types::{BootSessionId, Digest, GroupName, NodeId, ParseError, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 use strum::VariantArray as _;
@@ -197,6 +197,19 @@ pub struct TaskSpec {
     pub has_input: bool,
 }
 
+/// The caller that may write the standard input of a task. A hash, because the identity of a caller
+/// with a token contains the hash of that token: a later token of the same name is another caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct InputOwner(Digest);
+
+impl InputOwner {
+    /// Derives the owner from the unique identity of a caller.
+    pub fn of(identity: &str) -> Self {
+        InputOwner(Digest::of(identity.as_bytes()))
+    }
+}
+
 /// The record of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
@@ -204,6 +217,9 @@ pub struct Task {
     pub spec: TaskSpec,
     /// User who submitted the task.
     pub owner: String,
+    /// Caller of the standard input, if the program reads one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_owner: Option<InputOwner>,
     pub created_at: Timestamp,
     /// Time at which the program ran on all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -270,8 +286,19 @@ impl Task {
         let nodes: BTreeSet<NodeId> = members.iter().map(|member| member.node).collect();
         debug_assert_eq!(nodes.len(), members.len(), "a node is claimed once");
         let (state, created_at) = (TaskState::Starting, now);
-        let (started_at, ended_at, end, launch) = (None, None, None, None);
-        Task { id, spec, owner, created_at, started_at, ended_at, state, end, members, launch }
+        Task {
+            id,
+            spec,
+            owner,
+            input_owner: None,
+            created_at,
+            started_at: None,
+            ended_at: None,
+            state,
+            end: None,
+            members,
+            launch: None,
+        }
     }
 
     /// Returns whether the task holds a node.

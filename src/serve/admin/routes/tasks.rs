@@ -25,7 +25,7 @@ use axum::{
 };
 use meshd_api::{RunTask, TaskView, routes as api};
 use meshd_central::{InputError, Shared, TaskRequest, TaskTarget};
-use meshd_model::fleet::AuditContext;
+use meshd_model::{fleet::AuditContext, work::task::InputOwner};
 use meshd_proto::{task::TaskUser, vm::MAX_PIECE};
 use meshd_trust::Role;
 use meshd_types::{TaskId, failpoint};
@@ -86,8 +86,9 @@ async fn run(
         (None, Some(node)) => TaskTarget::Node(central.nodes.resolve(&node)?),
         _ => return Err(Refused::bad_request("name either a group or a node")),
     };
+    let input_owner = has_input.then(|| InputOwner::of(&caller.identity()));
     let request =
-        TaskRequest { target, nodes, ranks_per_node, launcher, user, timeout_s, has_input, argv };
+        TaskRequest { target, nodes, ranks_per_node, launcher, user, timeout_s, input_owner, argv };
     Ok(Json(TaskView::new(&central.tasks.run_task(request, &context).await?)))
 }
 
@@ -121,7 +122,8 @@ async fn input(
 ) -> Result<Response, Refused> {
     let upgrade = upgrade.map_err(|_| Refused::bad_request("this route requires a WebSocket"))?;
     let ApiState { central, shutdown, tasks, .. } = state;
-    let session = central.tasks.open_input(id(&task)?, (&caller.principal, caller.role)).await?;
+    let owner = InputOwner::of(&caller.identity());
+    let session = central.tasks.open_input(id(&task)?, owner, caller.role).await?;
     let token = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
     Ok(upgrade.on_upgrade(move |socket| async move {

@@ -33,7 +33,7 @@ async fn run(rig: &Rig) -> Result<Task, TaskError> {
         launcher: Some(Launcher::None),
         user: TaskUser::Default,
         timeout_s: None,
-        has_input: false,
+        input_owner: None,
         argv: vec!["/bin/true".to_owned()],
     };
     rig.central.tasks.run_task(ask, &ordered(Verb::TaskRun)).await

@@ -42,7 +42,7 @@ async fn run_on(rig: &Rig, target: TaskTarget, nodes: Option<usize>) -> Result<T
         launcher,
         user: TaskUser::Default,
         timeout_s: None,
-        has_input: false,
+        input_owner: None,
         argv,
     };
     rig.central.tasks.run_task(ask, &ordered(Verb::TaskRun)).await
