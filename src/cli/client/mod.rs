@@ -2,12 +2,15 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `follow` | following a record until it has ended |
 //! | `node_names` | names of nodes for tables and messages |
 //! | `remote` | `--server URL`: the admin API over HTTPS |
 
+mod follow;
 mod node_names;
 pub(crate) mod remote;
 
+pub(super) use follow::{Progress, follow};
 pub(super) use node_names::NodeNames;
 
 use super::{Failure, path_text};

@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Context, Failure,
-    client::AdminClient,
+    client::{AdminClient, Progress, follow},
     output::list::{ListOutput, TimeFilter},
     output::print::{Output, ago, fields, now, table},
     wait,
@@ -11,10 +11,7 @@ use clap::Subcommand;
 use meshd_api::{NodeOperationView, OperationView, routes as api};
 use meshd_model::operations::{NodeOperationState, OperationState};
 use meshd_types::OperationId;
-use std::time::Duration;
 
-/// Interval in which a followed operation is read.
-const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 /// Rows of one page.
 const PAGE: usize = 1000;
 
@@ -161,23 +158,17 @@ pub(crate) async fn follow_operation(
     id: OperationId,
     until: FollowUntil,
 ) -> Result<(), Failure> {
-    let mut shown = String::new();
-    loop {
-        let operation = client.get(api::GET_OPERATION.path([&id])).await?;
-        let text = progress(&operation);
-        if text != shown {
-            message!("{} {id}: {text}", operation.verb);
-            shown = text;
-        }
-        let is_over = match until {
+    let path = || api::GET_OPERATION.path([&id]);
+    let operation: OperationView = follow(client, path, |operation: &OperationView| Progress {
+        line: format!("{} {id}: {}", operation.verb, progress(operation)),
+        is_over: match until {
             FollowUntil::Started => operation.pending == 0,
             FollowUntil::Finished => operation.state != OperationState::Running,
-        };
-        match (is_over, operation.failed + operation.cancelled) {
-            (false, _) => tokio::time::sleep(FOLLOW_INTERVAL).await,
-            (true, 0) => return Ok(()),
-            (true, _) => break,
-        }
+        },
+    })
+    .await?;
+    if operation.failed + operation.cancelled == 0 {
+        return Ok(());
     }
     let path =
         api::LIST_OPERATION_NODES.path([&id]).with("state", "failed,cancelled").with("limit", PAGE);

@@ -1,13 +1,9 @@
 //! `meshd bisect`: searches the first bad generation of a profile.
 
-use super::{
-    follow::{FOLLOW_INTERVAL, RETRY_FOR},
-    options::time,
-    text,
-};
+use super::{options::time, text};
 use crate::cli::{
     Context, Failure,
-    client::AdminClient,
+    client::{AdminClient, Progress, follow},
     node::targets::joined,
     output::print::{Output, confirm},
     wait,
@@ -16,7 +12,7 @@ use clap::{Args, Subcommand};
 use meshd_api::{BisectionView, StartBisection, routes as api};
 use meshd_model::bisections::BisectionState;
 use meshd_types::{BisectionId, Hostlist, ProgramName};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Spare nodes boot generations until the first bad one is known.
 #[derive(Debug, Args)]
@@ -147,33 +143,16 @@ async fn start(client: &AdminClient, args: StartBisectionArgs) -> Result<(), Fai
 
 /// Prints each boot and its verdict. Fails unless the first bad generation is found.
 async fn follow_bisection(client: &AdminClient, id: BisectionId) -> Result<(), Failure> {
-    let mut shown = String::new();
-    let mut answered_at = Instant::now();
-    loop {
-        let found: BisectionView = match client.get(api::GET_BISECTION.path([&id])).await {
-            Ok(found) => found,
-            // The bisection goes on after a restart of meshd.
-            Err(_) if !shown.is_empty() && answered_at.elapsed() < RETRY_FOR => {
-                tokio::time::sleep(FOLLOW_INTERVAL).await;
-                continue;
-            }
-            Err(failure) => return Err(failure),
-        };
-        answered_at = Instant::now();
-        let line = text::bisection_progress(&found);
-        if line != shown {
-            message!("bisection {id}: {line}");
-            shown = line;
-        }
-        match found.state {
-            BisectionState::Done => return Ok(()),
-            state if state.is_final() => {
-                let reason = found.reason.map(|reason| format!(": {reason}"));
-                let reason = reason.unwrap_or_default();
-                let message = format!("bisection {id} is {}{reason}", state.as_str());
-                return Err(Failure::new(message, format!("see: meshd bisect show {id}")));
-            }
-            _ => tokio::time::sleep(FOLLOW_INTERVAL).await,
-        }
+    let path = || api::GET_BISECTION.path([&id]);
+    let found: BisectionView = follow(client, path, |found: &BisectionView| Progress {
+        line: format!("bisection {id}: {}", text::bisection_progress(found)),
+        is_over: found.state.is_final(),
+    })
+    .await?;
+    if found.state == BisectionState::Done {
+        return Ok(());
     }
+    let reason = found.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    let message = format!("bisection {id} is {}{reason}", found.state.as_str());
+    Err(Failure::new(message, format!("see: meshd bisect show {id}")))
 }

@@ -3,12 +3,10 @@
 //! | module | content |
 //! | --- | --- |
 //! | `bisect` | `meshd bisect`: the first bad generation of a profile |
-//! | `follow` | how a rollout or a bisection is followed |
 //! | `options` | nodes, change and policy of a new rollout |
 //! | `text` | plans and rollouts as text |
 
 mod bisect;
-mod follow;
 mod options;
 mod text;
 
@@ -16,21 +14,19 @@ pub(super) use bisect::Bisect;
 
 use super::{
     Context, Failure,
-    client::AdminClient,
+    client::{AdminClient, Progress, follow},
     node::targets::{NamedTargets, Targets},
     output::list::{ListOutput, TimeFilter},
     output::print::{Output, confirm, confirm_number, write},
     wait,
 };
 use clap::{Args, Subcommand};
-use follow::{FOLLOW_INTERVAL, RETRY_FOR};
 use meshd_api::{
     RolloutNodeView, RolloutPlan, RolloutView, StartRollout, UndoRollout, routes as api,
 };
 use meshd_model::rollouts::{Amount, NodeStage, RolloutPolicy, RolloutState, RolloutTarget};
 use meshd_types::RolloutId;
 use options::RolloutOptions;
-use std::time::Instant;
 
 /// Maximum number of nodes that `show` lists.
 const SHOWN_NODES: usize = 200;
@@ -266,38 +262,21 @@ async fn show(client: &AdminClient, id: RolloutId, output: Output) -> Result<(),
     output.print(&whole, |_| text::rollout(&rollout, &nodes, SHOWN_NODES))
 }
 
-/// Prints the progress of a rollout whenever it changes. Fails unless the rollout is done.
+/// Prints the progress of a rollout. Fails unless the rollout is done.
 async fn follow_rollout(client: &AdminClient, id: RolloutId) -> Result<(), Failure> {
-    let mut shown = String::new();
-    let mut answered_at = Instant::now();
-    loop {
-        let rollout = match client.get(api::GET_ROLLOUT.path([&id])).await {
-            Ok(rollout) => rollout,
-            // The rollout goes on after a restart of meshd.
-            Err(_) if !shown.is_empty() && answered_at.elapsed() < RETRY_FOR => {
-                tokio::time::sleep(FOLLOW_INTERVAL).await;
-                continue;
-            }
-            Err(failure) => return Err(failure),
-        };
-        answered_at = Instant::now();
-        let line = text::progress(&rollout);
-        if line != shown {
-            message!("rollout {id}: {line}");
-            shown = line;
-        }
-        match rollout.state {
-            RolloutState::Done => return Ok(()),
-            state if state.is_final() => {
-                let reason = rollout.reason.map(|reason| format!(": {reason}"));
-                let message =
-                    format!("rollout {id} is {}{}", state.as_str(), reason.unwrap_or_default());
-                let hint = format!("look at its nodes: meshd rollout show {id}");
-                return Err(Failure::new(message, hint));
-            }
-            _ => tokio::time::sleep(FOLLOW_INTERVAL).await,
-        }
+    let path = || api::GET_ROLLOUT.path([&id]);
+    let rollout: RolloutView = follow(client, path, |rollout: &RolloutView| Progress {
+        line: format!("rollout {id}: {}", text::progress(rollout)),
+        is_over: rollout.state.is_final(),
+    })
+    .await?;
+    if rollout.state == RolloutState::Done {
+        return Ok(());
     }
+    let reason = rollout.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    let message = format!("rollout {id} is {}{reason}", rollout.state.as_str());
+    let hint = format!("look at its nodes: meshd rollout show {id}");
+    Err(Failure::new(message, hint))
 }
 
 #[cfg(test)]
