@@ -95,7 +95,7 @@ impl Bmc {
 
     /// Opens the serial port of the machine.
     pub async fn serial_console(&self) -> Result<SerialConsole, BmcFailure> {
-        if self.driver == BmcDriver::Ipmi {
+        if has_serial_console(self.driver) {
             return ipmi::open_console(self).await;
         }
         Err(BmcFailure::Unsupported(format!("driver {} has no serial console", self.driver)))
@@ -111,6 +111,11 @@ impl Bmc {
             }
         }
     }
+}
+
+/// Returns whether a driver opens serial consoles.
+pub fn has_serial_console(driver: BmcDriver) -> bool {
+    driver == BmcDriver::Ipmi
 }
 
 /// Returns why a driver has no such request; `None` if the BMC decides.

@@ -177,6 +177,7 @@ impl Central {
             tasks: tasks.clone(),
             vms: vms.clone(),
             generations: generations.clone(),
+            boot: boot.clone(),
             bmcs: Arc::new(Bmcs::new(env.clone())),
             active: env.store.read(nodes::operations::ActiveOperations::new),
         });

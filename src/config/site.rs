@@ -315,6 +315,8 @@ pub struct BmcRule {
     pub ca_file: Option<PathBuf>,
     /// IPMI cipher suite; `None` lets `ipmitool` choose.
     pub cipher_suite: Option<u8>,
+    /// Whether meshd records the serial console while a machine boots, if the driver has one.
+    pub records_console: bool,
 }
 
 /// User of a BMC, and the file of the password.

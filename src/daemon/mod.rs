@@ -106,6 +106,7 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
             nodes.drive_operations().await;
         }
     });
+    tasks.spawn_infallible("console logs", central.nodes.clone().record_consoles(stop.clone()));
     let (rollouts, stopped) = (central.rollouts.clone(), stop.clone());
     tasks.spawn_infallible("rollouts", async move {
         let mut interval = tokio::time::interval(WATCH_INTERVAL);

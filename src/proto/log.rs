@@ -1,4 +1,5 @@
-//! The log of one boot of a node: kernel messages and the system log, in pieces with offsets.
+//! The log of one boot of a node: kernel messages and the system log, in pieces with offsets, and
+//! what the central node adds.
 //!
 //! ```text
 //! agent    LogPiece ───▶ central     the next piece of a source, repeated until it is stored
@@ -33,6 +34,15 @@ pub enum LogSource {
     System,
     /// Why `mesh-init` or stage 1 stopped the boot.
     BootFailure,
+    /// Text of the machine's serial port, by its BMC.
+    Console,
+}
+
+impl LogSource {
+    /// Returns true for a source that the agent of a node sends.
+    pub fn is_of_agent(self) -> bool {
+        matches!(self, LogSource::Kernel | LogSource::System)
+    }
 }
 
 serialised_name!(LogSource);

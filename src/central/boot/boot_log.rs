@@ -1,5 +1,5 @@
-//! Logs of boots: pieces that agents send, and the reason of a boot that failed before its agent
-//! started.
+//! Logs of boots: pieces that agents send, the text of serial consoles, and the reason of a boot
+//! that failed before its agent started.
 
 use crate::{
     boot::BootService,
@@ -22,16 +22,33 @@ use tokio::{sync::watch, task::spawn_blocking};
 /// The log of one boot: 512 KiB, its beginning and its newest part. No file stays open, because a
 /// rack has thousands of logs.
 pub(super) const LOG_LIMITS: Limits = Limits { segment: 128 << 10, newest: 3, keep_open: false };
-/// Bytes that a node may send at once, and in each second after that. An agent sends at most 2 MiB
-/// and 16 KiB; a hostile node must not fill the disk.
-const BURST: u64 = 4 << 20;
-const BYTES_PER_SECOND: u64 = 32 << 10;
+/// An agent sends at most 2 MiB and 16 KiB a second; a hostile node must not fill the disk.
+const AGENT_RATE: LogRate = LogRate { burst: 4 << 20, per_second: 32 << 10 };
+/// A serial port of 115200 baud has 11.5 KiB a second.
+const CONSOLE_RATE: LogRate = LogRate { burst: 256 << 10, per_second: 16 << 10 };
+/// Maximum length of a stored piece of a console, in bytes.
+const MAX_CONSOLE_PIECE: usize = 8 << 10;
 /// Logs of boots that are no longer on record are removed this often.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Rate limit of the log of one boot.
+/// Bytes that a writer may store at once, and in each second after that.
+#[derive(Clone, Copy, Debug)]
+struct LogRate {
+    burst: u64,
+    per_second: u64,
+}
+
+/// Who writes into the log of a boot. Each has a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum LogWriter {
+    Agent,
+    Console,
+}
+
+/// Rate limit of one writer of the log of one boot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogBudget {
+    rate: LogRate,
     /// Monotonic time of the first piece.
     since: Duration,
     sent: u64,
@@ -40,8 +57,8 @@ pub(super) struct LogBudget {
 impl LogBudget {
     /// Returns true if the node may send so many bytes now.
     fn admits(&mut self, bytes: u64, now: Duration) -> bool {
-        let limit =
-            BURST + BYTES_PER_SECOND.saturating_mul(now.saturating_sub(self.since).as_secs());
+        let LogRate { burst, per_second } = self.rate;
+        let limit = burst + per_second.saturating_mul(now.saturating_sub(self.since).as_secs());
         let sent = self.sent.saturating_add(bytes);
         let admitted = sent <= limit || !failpoint::defends("boot-log-rate");
         if admitted {
@@ -60,13 +77,8 @@ impl BootService {
         piece: LogPiece,
     ) -> Option<FromCentral> {
         let LogPiece { source, at, data } = piece;
-        let now = self.env.monotonic();
-        let is_admitted = {
-            let mut budgets = self.log_budgets.lock();
-            let budget = budgets.entry(session).or_insert(LogBudget { since: now, sent: 0 });
-            budget.admits(piece_length(&data), now)
-        };
-        if !is_admitted {
+        let length = piece_length(&data);
+        if !source.is_of_agent() || !self.admits_log(session, LogWriter::Agent, length) {
             return None;
         }
         let line = LogLine { when: self.env.now(), node, stream: source, at, data };
@@ -77,6 +89,46 @@ impl BootService {
                 None
             }
         }
+    }
+
+    /// Stores text of the serial console of a machine. Returns false if it exceeds the rate, or
+    /// cannot be stored: it is lost.
+    pub(crate) async fn store_console(
+        &self,
+        node: NodeId,
+        session: BootSessionId,
+        text: Vec<u8>,
+    ) -> bool {
+        if !self.admits_log(session, LogWriter::Console, text.len() as u64) {
+            return false;
+        }
+        let (logs, when) = (Arc::clone(&self.logs), self.env.now());
+        let stored = spawn_blocking(move || {
+            text.chunks(MAX_CONSOLE_PIECE).try_for_each(|piece| {
+                let data = Piece::from_bytes(piece.to_vec());
+                let line = LogLine { when, node, stream: LogSource::Console, at: 0, data };
+                logs.append_next(session, line).map(drop)
+            })
+        });
+        match stored.await.map_err(io::Error::other).and_then(|stored| stored) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(%node, %session, %error, "the console of a node is not stored; check the disk");
+                false
+            }
+        }
+    }
+
+    fn admits_log(&self, session: BootSessionId, writer: LogWriter, bytes: u64) -> bool {
+        let now = self.env.monotonic();
+        let rate = match writer {
+            LogWriter::Agent => AGENT_RATE,
+            LogWriter::Console => CONSOLE_RATE,
+        };
+        let mut budgets = self.log_budgets.lock();
+        let budget =
+            budgets.entry((session, writer)).or_insert(LogBudget { rate, since: now, sent: 0 });
+        budget.admits(bytes, now)
     }
 
     async fn append_log(
@@ -148,7 +200,7 @@ impl BootService {
         }
         let sessions: BTreeSet<BootSessionId> =
             self.env.store.read(|model| model.session_ids().collect());
-        self.log_budgets.lock().retain(|session, _| sessions.contains(session));
+        self.log_budgets.lock().retain(|(session, _), _| sessions.contains(session));
         let env = Arc::clone(&self.env);
         let logs = Arc::clone(&self.logs);
         let sessions = move || env.store.read(|model| model.session_ids().collect());
@@ -173,12 +225,13 @@ mod tests {
     #[test]
     fn log_of_node_is_limited_to_burst_and_rate() {
         let (start, piece) = (Duration::from_secs(100), 8 << 10);
-        let mut budget = LogBudget { since: start, sent: 0 };
+        let mut budget = LogBudget { rate: AGENT_RATE, since: start, sent: 0 };
         let mut stored = |now: Duration| {
             (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece
         };
-        assert_eq!(stored(start), BURST);
+        let LogRate { burst, per_second } = AGENT_RATE;
+        assert_eq!(stored(start), burst);
         assert_eq!(stored(start), 0, "the burst is spent");
-        assert_eq!(stored(start + Duration::from_secs(10)), 10 * BYTES_PER_SECOND);
+        assert_eq!(stored(start + Duration::from_secs(10)), 10 * per_second);
     }
 }

@@ -10,7 +10,7 @@
 //! | `fetched_stages` | loaders, kernel, initramfs, packages and modloop are fetched |
 //! | `script` | the boot script: identity, admission, rendering, capability, plan |
 //! | `queue_entry` | limits how many machines load at once |
-//! | `boot_log` | logs of boots: pieces from agents, and reports of failed boots |
+//! | `boot_log` | logs of boots: pieces from agents, consoles, and reports of failed boots |
 //! | `overlay_delivery` | the overlay: token, per-boot part, single use |
 //! | `stalls` | boots that stall, repeat, or have no overlay |
 //! | `wire_identity` | binds addresses to their machines, and judges segments of other machines |
@@ -42,7 +42,7 @@ use super::{
     links::Links,
     locks::Leaf,
 };
-use boot_log::{LOG_LIMITS, LogBudget};
+use boot_log::{LOG_LIMITS, LogBudget, LogWriter};
 use bytes::Bytes;
 use ipv6_boots::Ipv6Boots;
 use meshd_model::boot::BootQueue;
@@ -72,7 +72,7 @@ pub struct BootService {
     segments: Leaf<Vec<SegmentHealth>>,
     services: Leaf<Vec<ServiceReport>>,
     logs: Arc<ChunkLogs<BootSessionId, LogSource>>,
-    log_budgets: Leaf<BTreeMap<BootSessionId, LogBudget>>,
+    log_budgets: Leaf<BTreeMap<(BootSessionId, LogWriter), LogBudget>>,
     log_sweeps: Interval,
     /// Limits the addresses that are probed at the same time.
     address_probes: Semaphore,

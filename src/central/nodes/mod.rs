@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `admission` | approve, release |
-//! | `bmc_status` | power state, sensors and serial console of a node, by its BMC |
+//! | `bmc` | the BMC of a node: power state, sensors, serial console, and its log |
 //! | `boot_settings` | profile, variables, pinned generation, override for the next boot |
 //! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |
@@ -18,7 +18,7 @@
 //! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
 mod admission;
-mod bmc_status;
+mod bmc;
 mod boot_settings;
 mod drain;
 mod error;
@@ -44,6 +44,7 @@ pub use rollouts::{
 };
 
 use super::{
+    boot::BootService,
     enrolment::Enrolment,
     environment::{Environment, bmcs::Bmcs},
     generations::Generations,
@@ -61,6 +62,7 @@ pub struct NodeOps {
     pub(super) tasks: Arc<Tasks>,
     pub(super) vms: Arc<Vms>,
     pub(super) generations: Arc<Generations>,
+    pub(super) boot: Arc<BootService>,
     pub(super) bmcs: Arc<Bmcs>,
     pub(super) active: operations::ActiveOperations,
 }

@@ -41,6 +41,8 @@ enum SourceArg {
     Kernel,
     /// Messages of services, the agent included
     System,
+    /// Text of the serial port, while the machine boots
+    Console,
 }
 
 impl Logs {
@@ -100,6 +102,7 @@ impl Logs {
             None => true,
             Some(SourceArg::Kernel) => source == LogSource::Kernel,
             Some(SourceArg::System) => source == LogSource::System,
+            Some(SourceArg::Console) => source == LogSource::Console,
         }
     }
 }

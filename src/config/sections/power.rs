@@ -115,6 +115,7 @@ fn rule(document: &Document, table: &Table<'_>) -> Option<BmcRule> {
     table.is_within("args", MAX_ARGS, args.len(), "arguments");
     // Suite 0 has no authentication.
     let cipher_suite = table.integer("cipher_suite", 1..=17_u8).map(|suite| suite.value);
+    let console_log = table.bool("console_log").map(|is_on| is_on.value);
     let certificates = certificates(document, table);
     let ca_file = table.path("ca_file").map(|path| path.value);
     let driver = driver?;
@@ -138,6 +139,7 @@ fn rule(document: &Document, table: &Table<'_>) -> Option<BmcRule> {
         ("certificates", driver == BmcDriver::Redfish),
         ("ca_file", driver == BmcDriver::Redfish),
         ("cipher_suite", driver == BmcDriver::Ipmi),
+        ("console_log", driver == BmcDriver::Ipmi),
         ("address", driver != BmcDriver::Wol),
         ("user", driver != BmcDriver::Wol),
     ] {
@@ -146,7 +148,17 @@ fn rule(document: &Document, table: &Table<'_>) -> Option<BmcRule> {
         }
     }
     let command = program.map(|program| BmcCommand { program, args });
-    Some(BmcRule { nodes, driver, address, login, command, certificates, ca_file, cipher_suite })
+    Some(BmcRule {
+        nodes,
+        driver,
+        address,
+        login,
+        command,
+        certificates,
+        ca_file,
+        cipher_suite,
+        records_console: console_log.unwrap_or(true),
+    })
 }
 
 /// Reads fingerprints: SHA-256, hexadecimal, with or without colons.

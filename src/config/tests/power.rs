@@ -32,6 +32,19 @@ fn one_bmc_for_several_machines_is_refused() {
 }
 
 #[test]
+fn console_is_recorded_unless_the_rule_forbids_it_and_the_driver_has_one() {
+    for (key, is_recorded) in
+        [("", true), ("console_log = true", true), ("console_log = false", false)]
+    {
+        let site = valid(with_section(&rule(&format!("address = \"{{name}}-bmc\"\n{key}"))));
+        assert_eq!(site.power.rules[0].records_console, is_recorded, "{key}");
+    }
+    let program = "[[power.bmc]]\ndriver = \"command\"\nprogram = \"/p\"\nconsole_log = true\n";
+    let fault = one_fault(with_section(program), "a program").to_string();
+    assert!(fault.contains("driver command does not use it"), "{fault}");
+}
+
+#[test]
 fn retries_of_stalled_boots_need_count_and_interval() {
     let read = |keys: &str| with_section(&format!("[power]\n{keys}"));
     assert_eq!(valid(read("timeout = \"9s\"")).power.stall_retries, None, "off by default");

@@ -134,6 +134,17 @@ impl<K: LogKey, S: LogStream> ChunkLogs<K, S> {
         Ok(end)
     }
 
+    /// Stores a piece after the last one of its stream; its offset does not count. A stream has one
+    /// such writer. Blocks.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn append_next(&self, key: K, line: LogLine<S>) -> io::Result<u64> {
+        let log = self.log(key)?;
+        let at = lock(&log.files).upto.get(&(line.node, line.stream)).copied().unwrap_or(0);
+        self.append(key, LogLine { at, ..line })
+    }
+
     /// Returns whole lines from an offset on. Blocks.
     ///
     /// # Errors

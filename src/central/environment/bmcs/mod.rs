@@ -3,20 +3,24 @@
 //! | module | content |
 //! | --- | --- |
 //! | here | the bounds, and the request |
+//! | `consoles` | serial consoles: one of each machine, recorded or of an operator |
 //! | `error` | why a machine has no usable BMC |
 //! | `passwords` | passwords of BMCs, read from their files |
 //! | `resolve` | the BMC of a machine, by its record and the rules of the site |
 
+mod consoles;
 mod error;
 mod passwords;
 mod resolve;
 
+pub(crate) use consoles::RecordedConsole;
 pub use error::BmcError;
 pub use passwords::password_faults;
 pub(crate) use resolve::{BmcOwner, NetworkKey, ResolvedBmc, resolve, shared_with};
 
 use crate::{environment::Environment, locks::Leaf};
-use meshd_bmc::{Bmc, ReportKind, ReportRow, SerialConsole};
+use consoles::ConsoleTable;
+use meshd_bmc::{Bmc, ReportKind, ReportRow};
 use meshd_model::operations::{BmcFailure, BmcResult};
 use meshd_types::{BmcRequest, Digest, MacAddr, NodeId, OperationId, Timestamp};
 use std::{
@@ -33,8 +37,6 @@ const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 const REFUSAL_HOLD: Duration = Duration::from_secs(600);
 /// Difference between the wall clock and the monotonic clock that is a jump.
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
-/// Maximum number of open serial consoles.
-const MAX_CONSOLES: usize = 64;
 /// Maximum time of a report, which is many requests, in timeouts of one. Orders to this BMC wait.
 const REPORT_TIMEOUTS: u32 = 4;
 /// Pause of a request that waits for its permit.
@@ -44,6 +46,7 @@ const PERMIT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Bmcs {
     env: Arc<Environment>,
     state: Leaf<RequestState>,
+    consoles: Leaf<ConsoleTable>,
 }
 
 #[derive(Default)]
@@ -56,8 +59,6 @@ struct RequestState {
     refused: BTreeMap<String, (Digest, Duration)>,
     /// The last start of a machine, by monotonic time.
     last_start: Option<Duration>,
-    /// BMCs with an open serial console.
-    consoles: BTreeSet<String>,
     /// Orders whose request is under way in this process.
     in_flight: BTreeSet<(OperationId, NodeId)>,
     /// Wall clock and monotonic clock at the last look.
@@ -109,21 +110,9 @@ impl Drop for InFlight {
     }
 }
 
-/// The only serial console of a machine. Another one may be opened when it is dropped.
-pub(crate) struct OpenConsole {
-    bmcs: Arc<Bmcs>,
-    key: String,
-}
-
-impl Drop for OpenConsole {
-    fn drop(&mut self) {
-        self.bmcs.state.lock().consoles.remove(&self.key);
-    }
-}
-
 impl Bmcs {
     pub(crate) fn new(env: Arc<Environment>) -> Self {
-        Bmcs { env, state: Leaf::default() }
+        Bmcs { env, state: Leaf::default(), consoles: Leaf::default() }
     }
 
     /// Remembers machines that have not booted, for orders to them.
@@ -260,27 +249,6 @@ impl Bmcs {
             report.unwrap_or_else(|_| late())
         })
         .await
-    }
-
-    /// Waits for a permit, and opens the serial console: one of each machine.
-    pub(crate) async fn console_when_permitted(
-        self: &Arc<Self>,
-        bmc: &ResolvedBmc,
-    ) -> Result<(SerialConsole, OpenConsole), BmcFailure> {
-        let busy = |what: &str| BmcFailure::Failed(what.to_owned());
-        let open = {
-            let mut state = self.state.lock();
-            if state.consoles.len() >= MAX_CONSOLES {
-                return Err(busy("too many serial consoles are open"));
-            }
-            if !state.consoles.insert(bmc.key.clone()) {
-                return Err(busy("its serial console is open already"));
-            }
-            OpenConsole { bmcs: self.clone(), key: bmc.key.clone() }
-        };
-        let permit = self.wait_for_permit(bmc, BmcRequest::Status).await?;
-        let console = self.call(permit, bmc, |bmc| async move { bmc.serial_console().await });
-        Ok((console.await?, open))
     }
 
     async fn wait_for_permit(

@@ -4,7 +4,9 @@ use super::{
     BmcError,
     passwords::{password_of, trust_of},
 };
-use meshd_bmc::{Bmc, BroadcastDomain, CommandLine, Login, Machine, parse_address};
+use meshd_bmc::{
+    Bmc, BroadcastDomain, CommandLine, Login, Machine, has_serial_console, parse_address,
+};
 use meshd_config::{BmcRule, Link, Site};
 use meshd_model::fleet::{ExpectedMachine, Node};
 use meshd_store::Model;
@@ -85,6 +87,12 @@ pub(crate) struct ResolvedBmc {
 impl ResolvedBmc {
     pub(crate) fn title(&self) -> String {
         title(&self.machine.name, self.machine.node)
+    }
+
+    /// Whether meshd records the serial console of the machine while it boots.
+    pub(crate) fn records_console(&self) -> bool {
+        let is_wanted = self.rule.as_ref().is_some_and(|rule| rule.records_console);
+        is_wanted && has_serial_console(self.driver)
     }
 
     /// Returns the BMC with its password.

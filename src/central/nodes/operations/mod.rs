@@ -30,6 +30,7 @@ mod settle;
 mod stall_retries;
 
 pub use cancel::CancelError;
+pub(super) use power::starting_machines;
 pub(super) use settle::settle_in;
 
 use super::{NodeOps, OperateError};

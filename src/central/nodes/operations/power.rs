@@ -382,6 +382,20 @@ fn running(model: &Model, nodes: &NodeOps) -> Vec<OrderInProgress> {
     running
 }
 
+/// Machines that an order has switched on, until their first packet; with the MAC address of those
+/// that have not booted.
+pub(in crate::nodes) fn starting_machines(
+    model: &Model,
+    nodes: &NodeOps,
+) -> Vec<(NodeId, Option<MacAddr>)> {
+    let is_silent = |order: &OrderInProgress| {
+        let newest = order.seen.newest_boot.map(|(boot, _)| boot);
+        order.is_starting(&order.power) && newest == order.record.session
+    };
+    let orders = running(model, nodes).into_iter().filter(is_silent);
+    orders.map(|order| (order.record.node, order.power.machine)).collect()
+}
+
 /// The newest boot session of a machine, and the time of its last DHCP exchange.
 fn newest_boot(model: &Model, node: &Node) -> Option<(meshd_types::BootSessionId, Timestamp)> {
     model.boots_of(node).first().map(|boot| (boot.id, boot.refreshed_at))

@@ -1,4 +1,4 @@
-//! The log of one boot of a node: kernel messages and system log.
+//! The log of one boot of a node: kernel messages, system log, serial console.
 
 use crate::{
     PREFIX,
@@ -23,7 +23,8 @@ const MAX_LOG: usize = 1 << 20;
 /// Maximum number of lines on the page. Newer lines have priority.
 const MAX_LINES: usize = 5000;
 
-const SOURCES: [LogSource; 3] = [LogSource::Kernel, LogSource::System, LogSource::BootFailure];
+const SOURCES: [LogSource; 4] =
+    [LogSource::Kernel, LogSource::System, LogSource::Console, LogSource::BootFailure];
 
 pub(crate) async fn page(
     client: ApiClient,

@@ -4,10 +4,12 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | here | orders of the command line, to their effect |
+//! | `console_logs` | consoles of booting machines, in the logs of their boots |
 //! | `reports` | sensors, event log and versions |
 //! | `stall_retries` | stalled boots that meshd retries by the BMC |
 //! | `steps` | orders beside other work, with a clock that is turned by hand |
 
+mod console_logs;
 mod reports;
 mod stall_retries;
 mod steps;

@@ -89,7 +89,7 @@ while True:
 "#;
 
 /// Ended when it is dropped.
-struct Ended(Child);
+pub struct Ended(pub Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {

@@ -1,9 +1,9 @@
 //! Power state, sensors, event log, firmware and serial console of a node, by its BMC.
 
-use super::{NodeOps, OperateError};
 use crate::{
     environment::bmcs::BmcError,
     links::{ConsoleFrame, ConsoleInput, ConsoleSession},
+    nodes::{NodeOps, OperateError},
 };
 use bytes::Bytes;
 use meshd_api::{BmcEventView, BmcVerb, FirmwareView, PowerView, SensorView};
@@ -182,7 +182,7 @@ impl NodeOps {
 
     /// Whether the BMC of a node reports now that the machine is off. False without a BMC, and for
     /// one that is that of another machine, too.
-    pub(super) async fn is_reported_off(&self, id: NodeId) -> bool {
+    pub(in crate::nodes) async fn is_reported_off(&self, id: NodeId) -> bool {
         let Ok(bmc) = self.bmc_of(id) else { return false };
         if self.other_machine_of(&bmc).is_some() && failpoint::defends("fence-own-bmc") {
             return false;
