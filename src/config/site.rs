@@ -3,7 +3,7 @@
 use super::{Group, MacPrefix, NamePattern, Profile, SecretSource, Vms};
 use meshd_types::{
     BmcDriver, DenyList, Digest, Hostlist, LabelKey, LabelValue, Link, MacAddr, NodeId, Owner,
-    ProfileName, ProgramName, RuleName, Segment, SystemUuid, VarName,
+    ProfileName, ProgramName, RelayIdPattern, RuleName, Segment, SystemUuid, VarName,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -207,6 +207,10 @@ pub struct EnrollCriteria {
     pub mac_prefixes: BTreeSet<MacPrefix>,
     /// Boot segments, by [`Segment::name`].
     pub segments: BTreeSet<String>,
+    /// Circuit IDs that a relay reports (RFC 3046).
+    pub circuit_ids: BTreeSet<RelayIdPattern>,
+    /// Remote IDs that a relay reports (RFC 3046).
+    pub remote_ids: BTreeSet<RelayIdPattern>,
 }
 
 /// `[identity]`.

@@ -41,6 +41,7 @@ pub use digest::Digest;
 pub use hardware::bmc::{BmcDriver, BmcRequest, BootDevice, PowerAction, PowerState};
 pub use hardware::client_arch::ClientArch;
 pub use hardware::mac::MacAddr;
+pub use hardware::relay_id::{RelayIdPattern, relay_id_text};
 pub use hardware::uuid::SystemUuid;
 pub use hardware::vfio::{PciAddress, PciName, VfioSelector};
 pub use hint::{Hint, ParseError, with_sources};

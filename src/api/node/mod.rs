@@ -37,7 +37,9 @@ use meshd_model::fleet::{
     LinkState, NextBootOverride, Node, Phase, Stage, StageMark, Wait,
 };
 use meshd_proto::{Check, Facts, Heartbeat};
-use meshd_types::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
+use meshd_types::{
+    Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars, relay_id_text,
+};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use utoipa::ToSchema;
@@ -74,6 +76,12 @@ pub struct NodeView {
     /// Segment from which the node boots, if its address shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
+    /// Circuit ID of its switch port, as the DHCP relay reports it; as a rule of the site takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub circuit_id: Option<String>,
+    /// Remote ID of its switch port, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_id: Option<String>,
     /// Generation that the agent reported for the current boot. Before the first report: generation
     /// of the newest rendered overlay.
     #[schema(value_type = Option<String>)]
@@ -207,6 +215,10 @@ pub struct NodeDetail {
 impl NodeView {
     /// Creates the list entry of a node from its record, its newest boot session and its link.
     pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
+        let port = boot.and_then(|boot| boot.relay_port.as_ref());
+        // Rules count no other: a machine without a relay may have written the option itself.
+        let port = port.filter(|port| port.relay.is_some());
+        let id = |id: &Option<String>| id.as_deref().map(relay_id_text);
         NodeView {
             id: node.id,
             name: node.name.clone(),
@@ -221,6 +233,8 @@ impl NodeView {
                 .to_owned(),
             serial: node.fingerprint.serial.clone(),
             segment: site.segment_at(node.address).map(Segment::name),
+            circuit_id: port.and_then(|port| id(&port.circuit_id)),
+            remote_id: port.and_then(|port| id(&port.remote_id)),
             generation: node.booted.or(node.generation),
             next_generation: node.generation,
             pinned: node.pinned,

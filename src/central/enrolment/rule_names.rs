@@ -1,6 +1,6 @@
 //! Names and labels that a rule of the site gives the nodes that it approves.
 
-use crate::environment::records::add_labels;
+use crate::environment::{records::add_labels, site_snapshot::SiteSnapshot};
 use meshd_config::{EnrollRule, NamePattern, NumberedNames};
 use meshd_model::fleet::{AuditContext, Event, EventKind, Node, Phase};
 use meshd_store::Tx;
@@ -8,18 +8,22 @@ use meshd_types::{LabelKey, NodeId, Timestamp, is_reserved_host_name};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names that rules have given in one transaction, which the records before it do not have.
-#[derive(Default)]
-pub(crate) struct RuleNames {
-    /// All names of nodes and machines; read at the first use.
+pub(crate) struct RuleNames<'s> {
+    snapshot: &'s SiteSnapshot,
+    /// All names of nodes, machines and reservations; read at the first use.
     taken: Option<BTreeSet<String>>,
     /// The next number of each pattern with its labels: lower ones are taken.
     next: BTreeMap<NumberedNames, u32>,
 }
 
-impl RuleNames {
+impl<'s> RuleNames<'s> {
+    pub(crate) fn new(snapshot: &'s SiteSnapshot) -> Self {
+        RuleNames { snapshot, taken: None, next: BTreeMap::new() }
+    }
+
     /// Returns the first free name of a pattern.
     fn assign(&mut self, tx: &Tx<'_>, names: NumberedNames) -> Option<String> {
-        let taken = self.taken.get_or_insert_with(|| taken_names(tx));
+        let taken = self.taken.get_or_insert_with(|| taken_names(tx, self.snapshot));
         let from = self.next.get(&names).copied().unwrap_or(1);
         let is_taken = |name: &str| {
             taken.contains(name)
@@ -34,11 +38,12 @@ impl RuleNames {
     }
 }
 
-/// Names of nodes and of machines that have not booted.
-fn taken_names(tx: &Tx<'_>) -> BTreeSet<String> {
+/// Names of nodes, of machines that have not booted, and of reservations.
+fn taken_names(tx: &Tx<'_>, snapshot: &SiteSnapshot) -> BTreeSet<String> {
     let nodes = tx.before().nodes().filter(|node| node.phase != Phase::Removed);
     let machines = tx.before().expected_machines().filter_map(|machine| machine.name.clone());
-    nodes.map(|node| node.name.clone()).chain(machines).collect()
+    let reserved = snapshot.site.node_names.values().cloned();
+    nodes.map(|node| node.name.clone()).chain(machines).chain(reserved).collect()
 }
 
 /// Gives an approved node the labels and the name of its rule. What the node has stays.
@@ -46,7 +51,7 @@ pub(super) fn apply_rule(
     tx: &mut Tx<'_>,
     node: &mut Node,
     rule: &EnrollRule,
-    names: &mut RuleNames,
+    names: &mut RuleNames<'_>,
     audit: &AuditContext,
     now: Timestamp,
 ) {
@@ -70,7 +75,7 @@ fn name_of(
     tx: &Tx<'_>,
     node: &Node,
     pattern: &NamePattern,
-    names: &mut RuleNames,
+    names: &mut RuleNames<'_>,
 ) -> Result<String, String> {
     let label = |key: &LabelKey| node.labels.get(key).map(ToString::to_string);
     let numbered = pattern.names(label).map_err(|key| format!("the node has no label `{key}`"))?;

@@ -23,10 +23,11 @@ impl Enrolment {
     /// Approves waiting nodes that match changed rules of the site.
     pub(crate) async fn approve_waiting(&self) {
         let (snapshot, now) = (self.env.snapshot(), self.env.now());
-        let automatic_approval = |node: &&Node| {
-            node.phase == Phase::Discovered && snapshot.automatic_approval(node).is_some()
-        };
         let waiting: Vec<NodeId> = self.env.store.read(|model| {
+            let automatic_approval = |node: &&Node| {
+                node.phase == Phase::Discovered
+                    && snapshot.automatic_approval(model, node).is_some()
+            };
             let limit = MAX_AUTO_APPROVED.saturating_sub(model.approved_count());
             model.nodes().filter(automatic_approval).map(|node| node.id).take(limit).collect()
         });
@@ -36,7 +37,7 @@ impl Enrolment {
         let audit_for =
             |principal| AuditContext::new(principal, Verb::Approve, self.env.new_correlation());
         let admitted = self.env.store.commit(|tx| {
-            let mut names = RuleNames::default();
+            let mut names = RuleNames::new(&snapshot);
             for id in &waiting {
                 let Some(mut node) = tx.node(*id).cloned() else { continue };
                 approve_automatically(tx, &mut node, &snapshot, &audit_for, &mut names, now);
@@ -60,11 +61,12 @@ pub(crate) fn approve_automatically(
     node: &mut Node,
     snapshot: &SiteSnapshot,
     audit_for: &(dyn Fn(Principal) -> AuditContext + Sync),
-    names: &mut RuleNames,
+    names: &mut RuleNames<'_>,
     now: Timestamp,
 ) {
     let is_allowed = may_approve(tx, node);
-    let Some(approval) = snapshot.automatic_approval(node).filter(|_| is_allowed) else { return };
+    let approval = snapshot.automatic_approval(tx.before(), node);
+    let Some(approval) = approval.filter(|_| is_allowed) else { return };
     let audit =
         audit_for(approval.map_or(Principal::Meshd, |rule| Principal::Rule(rule.name.clone())));
     let change = node.change(PhaseChange::Approve).ok().flatten();

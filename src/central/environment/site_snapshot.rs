@@ -10,6 +10,7 @@ use meshd_image::{
     overlay::AgentBinary,
 };
 use meshd_model::fleet::{Generation, Node, matching_rule};
+use meshd_store::Model;
 use meshd_types::{
     BundleName, Digest, Hostlist, MacAddr, NodeId, NodePattern, OverlayName, ProfileName, VarName,
     matches_glob,
@@ -263,9 +264,17 @@ impl SiteSnapshot {
 
     /// Whether the site approves a machine automatically: `Some(None)` by its policy, `Some(rule)`
     /// by a rule.
-    pub(crate) fn automatic_approval(&self, node: &Node) -> Option<Option<&EnrollRule>> {
+    pub(crate) fn automatic_approval(
+        &self,
+        model: &Model,
+        node: &Node,
+    ) -> Option<Option<&EnrollRule>> {
         let enroll = &self.site.enroll;
-        if let Some(rule) = matching_rule(&enroll.rules, node, self.segment_of(node).as_deref()) {
+        // Without a relay, the machine itself may have written the option.
+        let port = model.newest_session(node.mac).and_then(|boot| boot.relay_port.as_ref());
+        let port = port.filter(|port| port.relay.is_some());
+        let segment = self.segment_of(node);
+        if let Some(rule) = matching_rule(&enroll.rules, node, segment.as_deref(), port) {
             return Some(Some(rule));
         }
         (enroll.policy == EnrollPolicy::Auto).then_some(None)

@@ -375,6 +375,8 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("works", node.work.join(", ")),
         ("address", text(node.address)),
         ("macs", macs.join(" ")),
+        ("circuit ID", text(node.circuit_id.as_ref())),
+        ("remote ID", text(node.remote_id.as_ref())),
         ("hardware", hardware.join(" ")),
         ("uuid", text(print.uuid)),
         ("former IDs", former.join(" ")),

@@ -7,7 +7,8 @@ use crate::{
     reader::{Document, Table, or},
 };
 use meshd_types::{
-    Hint as _, LabelKey, LabelValue, NodeId, ProfileName, RuleName, SystemUuid, is_filler,
+    Hint as _, LabelKey, LabelValue, NodeId, ProfileName, RelayIdPattern, RuleName, SystemUuid,
+    is_filler,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,8 +24,20 @@ const MAX_LABELS: usize = 32;
 /// Each unknown machine is compared with all rules.
 const MAX_RULES: usize = 1024;
 /// Keys of the criteria.
-const KEYS: [&str; 7] =
-    ["serials", "uuids", "nodes", "manufacturer", "product", "mac_prefixes", "segments"];
+const KEYS: [&str; 9] = [
+    "serials",
+    "uuids",
+    "nodes",
+    "manufacturer",
+    "product",
+    "mac_prefixes",
+    "segments",
+    "circuit_ids",
+    "remote_ids",
+];
+/// Criteria that are lists.
+const LISTS: [&str; 7] =
+    ["serials", "uuids", "nodes", "mac_prefixes", "segments", "circuit_ids", "remote_ids"];
 
 /// Names that rules refer to; `profiles` is `None` if profiles have faults.
 #[derive(Clone, Copy)]
@@ -103,12 +116,20 @@ fn rule(
         product: table.word("product").map(|text| tidy(&text)),
         mac_prefixes: set::<MacPrefix>(table, "mac_prefixes"),
         segments: on_segments(document, table, known.segments),
+        circuit_ids: set::<RelayIdPattern>(table, "circuit_ids"),
+        remote_ids: set::<RelayIdPattern>(table, "remote_ids"),
     };
     let profile = profile(document, table, known.profiles);
     let node_name = table.parsed::<NamePattern>("node_name").map(|pattern| pattern.value);
     let labels = labels(table);
+    for key in ["circuit_ids", "remote_ids"] {
+        if table.has(key) && !known.segments.may_have_relay() {
+            let hint = "write a [[segment]] with relay = \"ADDRESS\", or use another criterion";
+            table.fault(key, "no segment is behind a relay, so no machine matches", hint);
+        }
+    }
     // An empty list matches no machine.
-    for key in ["serials", "uuids", "nodes", "mac_prefixes", "segments"] {
+    for key in LISTS {
         if table.has(key) && table.strings(key).is_empty() {
             table.fault(key, "is empty, so no machine matches", "list values, or remove the key");
         }

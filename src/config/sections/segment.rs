@@ -227,6 +227,12 @@ impl Segments {
         })
     }
 
+    /// Returns false if no segment is behind a relay. A segment with faults may be.
+    pub(crate) fn may_have_relay(&self) -> bool {
+        let is_relay = |link: &Located<Link>| matches!(link.value, Link::Relay(_));
+        self.0.iter().any(|segment| segment.link.as_ref().is_none_or(is_relay))
+    }
+
     /// Returns the names of all segments and whether meshd leases addresses there; `None` if a
     /// fault may hide one.
     pub(crate) fn names(&self) -> Option<Vec<(String, bool)>> {

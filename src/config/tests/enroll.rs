@@ -48,10 +48,26 @@ fn enrolment_rule_faults_are_all_reported_with_lines() {
     site.toml:25: enroll.rule[1].nodes[0]: `nobody` is not a node ID
       hint: it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)
     site.toml:26: enroll.rule[2]: would approve every machine
-      hint: write at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments; to approve every machine, write policy = "auto"
+      hint: write at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments, circuit_ids, remote_ids; to approve every machine, write policy = "auto"
     site.toml:27: enroll.rule[2].name: `Every one` is not a valid rule name
       hint: use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit
     "#);
+}
+
+#[test]
+fn switch_ports_need_a_relay_and_are_text_or_hexadecimal() {
+    let rule = "[[enroll.rule]]\nname = \"a\"\ncircuit_ids = [\"eth1/*\", \"0x0004000A\"]\n";
+    let relay = "[[segment]]\nrelay = \"10.88.0.1\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n";
+    let site = valid(read(&format!("{LEAST}{relay}{rule}")));
+    let ids = &site.enroll.rules[0].criteria.circuit_ids;
+    assert_eq!(ids.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0x0004000a", "eth1/*"]);
+    assert!(described(read(&format!("{LEAST}{rule}")))[0].contains("no segment is behind a relay"));
+    let wrong = rule.replace("eth1/*", "0x4 7");
+    let faults = described(read(&format!("{LEAST}{relay}{wrong}")));
+    assert!(faults[0].contains("circuit_ids[0]: `0x4 7` is no ID of a switch port"), "{faults:?}");
+    let empty = "[[enroll.rule]]\nname = \"a\"\nremote_ids = []\n";
+    let faults = described(read(&format!("{LEAST}{relay}{empty}")));
+    assert!(faults[0].contains("is empty, so no machine matches"), "{faults:?}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
                     table {
                         thead { tr {
                             th scope="col" { input type="checkbox" data-all="node" aria-label="Select all machines"; }
-                            @for head in ["Name", "Model", "Serial number", "MAC address", "Segment", "Profile", "Last seen", "Conditions"] { th scope="col" { (head) } }
+                            @for head in ["Name", "Model", "Serial number", "MAC address", "Segment", "Switch port", "Profile", "Last seen", "Conditions"] { th scope="col" { (head) } }
                         } }
                         tbody id="rows" data-live { @for node in &waiting.rows { (row(node)) } }
                     }
@@ -52,12 +52,22 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         }
         h2 { "Approve machines by rule" }
         p {
-            "A rule in site.toml approves machines by serial number, MAC address or relay port; "
+            "A rule in site.toml approves machines by serial number, MAC address or switch port; "
             "see the page “Enrol machines” of the documentation. "
         }
     };
     Ok(Page { client: &client, title: "Inbox".to_owned(), nav_path: "/inbox", content }
         .answer(&headers))
+}
+
+/// Circuit ID and remote ID, as the relay reports them.
+fn switch_port(node: &NodeView) -> String {
+    [&node.circuit_id, &node.remote_id]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(" · ")
 }
 
 fn row(node: &NodeView) -> Markup {
@@ -69,6 +79,7 @@ fn row(node: &NodeView) -> Markup {
             td { (html::code(&node.serial)) }
             td { (html::code(node.mac)) }
             td { (html::maybe(node.segment.as_ref())) }
+            td { (html::plain(switch_port(node))) }
             td { (node.profile) }
             td { (html::time(node.last_seen)) }
             td.list { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }

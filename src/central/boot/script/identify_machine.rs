@@ -264,7 +264,7 @@ pub(crate) fn changes_record(
     snapshot: &SiteSnapshot,
 ) -> bool {
     let becomes_approved =
-        node.phase == Phase::Discovered && snapshot.automatic_approval(node).is_some();
+        node.phase == Phase::Discovered && snapshot.automatic_approval(model, node).is_some();
     let was_removed = node.phase == Phase::Removed;
     let is_named = pending_name(node, snapshot).is_some();
     becomes_approved
@@ -402,7 +402,7 @@ impl Identification<'_> {
         node.address = Some(self.request.from.into());
         adopt_expected(tx, &mut node, mac, self.audit_for, now);
         name_by_site(tx, &mut node, self.snapshot, now);
-        let mut names = RuleNames::default();
+        let mut names = RuleNames::new(self.snapshot);
         approve_automatically(tx, &mut node, self.snapshot, self.audit_for, &mut names, now);
         // The machine was recorded as conflicting until the old NIC was certainly gone.
         let resolved = node.remove_conflict(mac) && node.conflicting_machines.is_empty();

@@ -3,20 +3,28 @@
 //! Rules compare facts that firmware reports unencrypted; docs/security.md describes attacks from
 //! the boot network.
 
-use super::record::Node;
+use super::{record::Node, relay_port::RelayPort};
 use meshd_config::{EnrollCriteria, EnrollRule};
+use meshd_types::RelayIdPattern;
+use std::collections::BTreeSet;
 
 /// Returns the first rule that matches a node. `segment` is the network segment of its boot, if
-/// known.
+/// known, and `port` the switch port that a relay reported.
 pub fn matching_rule<'r>(
     rules: &'r [EnrollRule],
     node: &Node,
     segment: Option<&str>,
+    port: Option<&RelayPort>,
 ) -> Option<&'r EnrollRule> {
-    rules.iter().find(|rule| matches(&rule.criteria, node, segment))
+    rules.iter().find(|rule| matches(&rule.criteria, node, segment, port))
 }
 
-fn matches(criteria: &EnrollCriteria, node: &Node, segment: Option<&str>) -> bool {
+fn matches(
+    criteria: &EnrollCriteria,
+    node: &Node,
+    segment: Option<&str>,
+    port: Option<&RelayPort>,
+) -> bool {
     let print = &node.fingerprint;
     let text = |required: &Option<String>, reported: &str| {
         required.as_ref().is_none_or(|required| *required == normalise(reported))
@@ -31,6 +39,13 @@ fn matches(criteria: &EnrollCriteria, node: &Node, segment: Option<&str>) -> boo
             || criteria.mac_prefixes.iter().any(|prefix| prefix.fits(node.mac)))
         && (criteria.segments.is_empty()
             || segment.is_some_and(|segment| criteria.segments.contains(segment)))
+        && is_at(&criteria.circuit_ids, port.and_then(|port| port.circuit_id.as_deref()))
+        && is_at(&criteria.remote_ids, port.and_then(|port| port.remote_id.as_deref()))
+}
+
+/// Returns whether an ID of a switch port matches one of these; always if there are none.
+fn is_at(required: &BTreeSet<RelayIdPattern>, id: Option<&str>) -> bool {
+    required.is_empty() || id.is_some_and(|id| required.iter().any(|pattern| pattern.fits(id)))
 }
 
 fn normalise(text: &str) -> String {
@@ -83,17 +98,42 @@ mod tests {
         ] {
             let site = site(&format!("[[enroll.rule]]\nname = \"r\"\n{facts}"));
             assert_eq!(
-                matching_rule(&site.enroll.rules, &node, Some("br0")).is_some(),
+                matching_rule(&site.enroll.rules, &node, Some("br0"), None).is_some(),
                 lets_in,
                 "{facts}"
             );
         }
         let elsewhere = site("[[enroll.rule]]\nname = \"r\"\nsegments = [\"br0\"]");
         assert!(
-            matching_rule(&elsewhere.enroll.rules, &node, None).is_none(),
+            matching_rule(&elsewhere.enroll.rules, &node, None, None).is_none(),
             "it is not known where it is"
         );
-        assert!(matching_rule(&[], &node, Some("br0")).is_none());
+        assert!(matching_rule(&[], &node, Some("br0"), None).is_none());
+    }
+
+    #[test]
+    fn rule_requires_the_switch_port_that_the_relay_reports() {
+        let behind_relay = "[[segment]]\nrelay = \"10.88.0.1\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n";
+        let port = RelayPort {
+            relay: Some([10, 88, 0, 1].into()),
+            circuit_id: Some("657468312f37".to_owned()),
+            remote_id: Some("0004000a".to_owned()),
+        };
+        let unnamed = RelayPort { circuit_id: None, ..port.clone() };
+        for (facts, at_port, at_unnamed) in [
+            ("circuit_ids = [\"eth1/7\"]", true, false),
+            ("circuit_ids = [\"eth1/8\", \"eth1/?\"]", true, false),
+            ("circuit_ids = [\"eth2/*\"]", false, false),
+            ("remote_ids = [\"0x0004000A\"]", true, true),
+            ("circuit_ids = [\"*\"]\nremote_ids = [\"0x0004000b\"]", false, false),
+        ] {
+            let site = site(&format!("{behind_relay}[[enroll.rule]]\nname = \"r\"\n{facts}"));
+            let has_rule = |port: Option<&RelayPort>| {
+                matching_rule(&site.enroll.rules, &machine(""), None, port).is_some()
+            };
+            let found = [Some(&port), Some(&unnamed), None].map(has_rule);
+            assert_eq!(found, [at_port, at_unnamed, false], "{facts}");
+        }
     }
 
     #[test]
@@ -104,7 +144,7 @@ mod tests {
             )
         };
         let site = site(&(rule("one", "compute") + &rule("two", "discovery")));
-        let found = matching_rule(&site.enroll.rules, &machine(""), None).expect("both fit");
+        let found = matching_rule(&site.enroll.rules, &machine(""), None, None).expect("both fit");
         assert_eq!(
             (found.name.as_str(), found.profile.as_ref().map(|name| name.as_str())),
             ("one", Some("compute"))

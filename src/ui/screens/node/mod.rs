@@ -320,6 +320,14 @@ fn hardware(detail: &NodeDetail) -> Markup {
         ("Board serial", code(&print.board_serial)),
         ("UUID", print.uuid.map(code).unwrap_or_default()),
         (
+            "Circuit ID of its switch port",
+            detail.node.circuit_id.as_ref().map(code).unwrap_or_default(),
+        ),
+        (
+            "Remote ID of its switch port",
+            detail.node.remote_id.as_ref().map(code).unwrap_or_default(),
+        ),
+        (
             "MAC addresses",
             plain(print.macs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
         ),

@@ -10,7 +10,10 @@ use meshd_central::{
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
-    fleet::{AuditContext, ConditionKind, DhcpClient, Event, Lease, Node, Principal, Stage, Verb},
+    fleet::{
+        AuditContext, ConditionKind, DhcpClient, Event, Lease, Node, Principal, RelayPort, Stage,
+        Verb,
+    },
 };
 use meshd_proto::{
     EnrolRequest, Facts, FromAgent, FromCentral, Heartbeat, Hello, VERSION, vm::VmEntry,
@@ -200,6 +203,8 @@ pub struct Machine<'a> {
     /// Serial number of its board, as iPXE tells it.
     pub board: String,
     pub address: Ipv4Addr,
+    /// Its switch port, by the relay of its segment.
+    pub relay_port: Option<RelayPort>,
     /// What the last script said.
     pub script: String,
     pub token: Option<String>,
@@ -226,6 +231,7 @@ impl<'a> Machine<'a> {
             serial: format!("SN-{number}"),
             board: String::new(),
             address: Ipv4Addr::new(10, 77, 0, 99 + number),
+            relay_port: None,
             script: String::new(),
             token: None,
             link: None,
@@ -250,8 +256,8 @@ impl<'a> Machine<'a> {
             address: Some(self.address),
             lease: Some(lease),
             discovered: true,
-            relay_port: None,
-            is_relayed: false,
+            relay_port: self.relay_port.clone(),
+            is_relayed: self.relay_port.is_some(),
         };
         self.rig.central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(seen)]).await.unwrap();
     }

@@ -4,7 +4,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::{World, single_orders::SingleOrders as _},
 };
-use meshd_model::fleet::{Phase, Principal, Stage, Verb};
+use meshd_model::fleet::{Phase, Principal, RelayPort, Stage, Verb};
 
 fn add(world: &World, text: &str) {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
@@ -69,6 +69,37 @@ async fn rule_does_not_approve_rejected_or_quarantined_machine() {
 }
 
 #[tokio::test]
+async fn rule_matches_the_switch_port_that_a_relay_reports() {
+    let world = World::prepared("approve");
+    add(
+        &world,
+        "[[segment]]\nrelay = \"10.88.0.1\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n\
+         [[enroll.rule]]\nname = \"rack-a\"\ncircuit_ids = [\"eth1/*\"]\nlabels = [\"rack=a\"]\n",
+    );
+    let rig = Rig::new(&world);
+    let port = |text: &str, relay| RelayPort {
+        relay,
+        circuit_id: Some(meshd_types::hex(text.as_bytes())),
+        remote_id: None,
+    };
+    let relay = Some([10, 88, 0, 1].into());
+    for (number, port, is_approved) in [
+        (1, Some(port("eth1/7", relay)), true),
+        (2, Some(port("eth2/7", relay)), false),
+        // Without a relay, the machine may have written the option.
+        (3, Some(port("eth1/7", None)), false),
+        (4, None, false),
+    ] {
+        let mut machine = Machine::new(&rig, number);
+        machine.relay_port = port;
+        machine.boot(Stage::Script).await;
+        let node = rig.node(machine.id());
+        assert_eq!(node.phase != Phase::Discovered, is_approved, "{number}: {:?}", node.phase);
+        assert_eq!(node.labels.len(), usize::from(is_approved), "{number}");
+    }
+}
+
+#[tokio::test]
 async fn rule_gives_labels_and_numbered_names_that_no_other_node_has() {
     let world = World::prepared("approve");
     let mut rig = Rig::new(&world);
@@ -78,8 +109,9 @@ async fn rule_gives_labels_and_numbered_names_that_no_other_node_has() {
         two.boot(Stage::Script).await;
         (one.id(), two.id())
     };
+    let reserved = "[[reservation]]\nmac = \"02:09:09:00:00:02\"\nname = \"gpua-004\"\n";
     let rule = "[[enroll.rule]]\nname = \"gpu\"\nmac_prefixes = [\"52:54:00\"]\nlabels = [\"rack=a\"]\nnode_name = \"gpu{rack}-{n:03}\"\n";
-    add(&world, rule);
+    add(&world, &format!("{reserved}{rule}"));
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     // One transaction approves both.
     let mut names = [rig.node(one).name, rig.node(two).name];
@@ -98,10 +130,10 @@ async fn rule_gives_labels_and_numbered_names_that_no_other_node_has() {
     rig = rig.restarted(&world);
     assert_eq!((rig.node(one).name, rig.node(two).name), (first, second.clone()));
     let free = if second == "gpua-001" { "gpua-002" } else { "gpua-001" };
-    for (number, name) in [(3, free), (4, "gpua-004")] {
+    for (number, name) in [(3, free), (4, "gpua-005")] {
         let mut machine = Machine::new(&rig, number);
         machine.boot(Stage::Script).await;
-        assert_eq!(rig.node(machine.id()).name, name, "an expected machine is gpua-003");
+        assert_eq!(rig.node(machine.id()).name, name, "others are gpua-003 and gpua-004");
         machine.boot(Stage::Script).await;
         assert_eq!(rig.node(machine.id()).name, name, "the next boot keeps it");
     }
