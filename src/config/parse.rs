@@ -197,6 +197,7 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
         loaders_dir: "/usr/lib/ipxe".into(),
         consoles: None,
         max_loading: DEFAULT_MAX_LOADING,
+        netconsole_port: None,
     };
     let Some(boot) = root.table("boot") else { return (!root.has("boot")).then_some(default) };
     let transports = [("http", Transport::Http), ("tftp", Transport::Tftp)];
@@ -213,5 +214,7 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
     let max_loading =
         or(&boot, "max_loading", boot.integer("max_loading", MAX_LOADING), default.max_loading);
     let (kernel_transport, delivery, loaders_dir) = (kernel_transport?, delivery?, loaders_dir?);
-    Some(Boot { kernel_transport, delivery, loaders_dir, consoles, max_loading: max_loading? })
+    let netconsole_port = boot.integer("netconsole_port", 1024..=65_535_u16).map(|port| port.value);
+    let max_loading = max_loading?;
+    Some(Boot { kernel_transport, delivery, loaders_dir, consoles, max_loading, netconsole_port })
 }

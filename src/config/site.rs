@@ -242,6 +242,8 @@ pub struct Boot {
     pub consoles: Option<Vec<String>>,
     /// Maximum number of machines that load at once; others wait in iPXE.
     pub max_loading: usize,
+    /// UDP port for kernel messages of booting nodes; `None`: nodes send none.
+    pub netconsole_port: Option<u16>,
 }
 
 /// Transport of kernel and initrds.

@@ -8,7 +8,7 @@ use meshd_serve::{
     admin, agent,
     bind::rebind::{BoundTo, InterfaceWatch, Rebinding},
     bind::{self, BindError, Service},
-    dhcp, dhcpv6, http, metrics, ndp,
+    dhcp, dhcpv6, http, metrics, ndp, netconsole,
     self_test::{self, ServedInterface},
     tftp,
 };
@@ -35,6 +35,7 @@ pub(super) struct SegmentPlan {
     agent_port: u16,
     /// Machines boot here.
     boots: bool,
+    netconsole_port: Option<u16>,
     connections: Connections,
     /// This server's address for nodes of the segment. It changes with the interface.
     address: watch::Sender<Ipv4Addr>,
@@ -74,7 +75,16 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
             .is_some_and(|segment| segment.mode != DhcpMode::Off);
         let (http_port, agent_port) = (site.http.port, site.agent.port);
         let address = watch::Sender::new(bound.address);
-        let plan = SegmentPlan { interface, http_port, agent_port, boots, connections, address };
+        let netconsole_port = site.boot.netconsole_port.filter(|_| boots);
+        let plan = SegmentPlan {
+            interface,
+            http_port,
+            agent_port,
+            boots,
+            netconsole_port,
+            connections,
+            address,
+        };
         let sockets = plan.open(bound.address)?;
         Ok(Segment { plan, watch: watch.clone(), bound, sockets })
     });
@@ -113,6 +123,7 @@ impl SegmentPlan {
         let SegmentSockets { address, tftp, http, agent } = sockets;
         self.address.send_replace(address);
         let SegmentPlan { interface, http_port, agent_port, boots, connections, .. } = self;
+        let netconsole_port = self.netconsole_port;
         tracing::info!(interface, %address, http = http_port, "segment is served");
         let mut tasks = DaemonTasks::default();
         let (shared, name, token) = (central.clone(), interface.clone(), stop.clone());
@@ -135,6 +146,12 @@ impl SegmentPlan {
             tasks.spawn_infallible(
                 "DHCPv6 requests",
                 dhcpv6::run(interface.clone(), central.clone(), stop.clone()),
+            );
+        }
+        if let Some(port) = netconsole_port {
+            tasks.spawn_infallible(
+                "kernel messages",
+                netconsole::run(interface.clone(), port, central.clone(), stop.clone()),
             );
         }
         let served = ServedInterface { name: interface, address, http_port, agent_port };

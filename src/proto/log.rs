@@ -36,6 +36,8 @@ pub enum LogSource {
     BootFailure,
     /// Text of the machine's serial port, by its BMC.
     Console,
+    /// Kernel messages that the machine sends by UDP.
+    Netconsole,
 }
 
 impl LogSource {

@@ -12,6 +12,7 @@
 //! | `tftp` | TFTP |
 //! | `dhcpv6` | observes firmware that tries to boot by IPv6 |
 //! | `ndp` | answers IPv6 router solicitations |
+//! | `netconsole` | kernel messages that nodes send by UDP |
 //! | `http` | the boot API |
 //! | `agent` | the agent API |
 //! | `admin` | the admin API |
@@ -26,6 +27,7 @@ pub mod dhcp;
 pub mod tftp;
 pub mod dhcpv6;
 pub mod ndp;
+pub mod netconsole;
 pub mod http;
 pub mod agent;
 pub mod admin;

@@ -182,7 +182,14 @@ async fn boot_records_are_written_only_by_their_machine() {
         !rig.central.boot.boot_failed(machine.address, failure()).await,
         "another machine reports the failure"
     );
+    let message =
+        |text: &str| rig.central.boot.store_kernel_message(machine.address, text.to_owned());
+    message("forged\n").await;
     rig.wire.put(machine.address, machine.mac);
+    message("Kernel panic\n").await;
+    let log = rig.central.boot.boot_log(session, 0).await.unwrap().lines;
+    let log = String::from_utf8(log).unwrap();
+    assert!(log.contains("Kernel panic") && !log.contains("forged"), "{log}");
     assert!(rig.central.boot.boot_failed(machine.address, failure()).await);
 }
 

@@ -38,6 +38,13 @@ pub fn stage1(bytes: &[u8]) {
     meshd_stage1::check_invariants(bytes);
 }
 
+/// A packet of Linux's netconsole.
+pub fn netconsole(bytes: &[u8]) {
+    let text = meshd_serve::netconsole::text_of(bytes);
+    assert!(text.len() <= 8192, "bounded");
+    assert!(text.lines().count() <= bytes.len(), "no line without a cause");
+}
+
 /// Names of nodes in a request to the admin API.
 pub fn hostlist(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);

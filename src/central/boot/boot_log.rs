@@ -16,7 +16,7 @@ use meshd_proto::{
 };
 use meshd_store::{Chunk, Limits, LogLine, StoreError};
 use meshd_types::{BootSessionId, MacAddr, NodeId, failpoint};
-use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, io, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::spawn_blocking};
 
 /// The log of one boot: 512 KiB, its beginning and its newest part. No file stays open, because a
@@ -43,6 +43,7 @@ struct LogRate {
 pub(super) enum LogWriter {
     Agent,
     Console,
+    Netconsole,
 }
 
 /// Rate limit of one writer of the log of one boot.
@@ -119,11 +120,36 @@ impl BootService {
         }
     }
 
+    /// Stores a kernel message that came by UDP, if the machine at this address boots or runs. What
+    /// exceeds the rate is lost.
+    pub async fn store_kernel_message(&self, from: Ipv4Addr, text: String) {
+        let found = self.env.store.read(|model| {
+            let boot = model.session_at(from)?;
+            let node = boot.node.filter(|_| !boot.ended)?;
+            Some((node, boot.id, boot.mac))
+        });
+        let Some((node, session, own)) = found else { return };
+        if !self.admits_log(session, LogWriter::Netconsole, text.len() as u64) {
+            return;
+        }
+        let is_own = |mac: &MacAddr| *mac == own || !failpoint::defends("netconsole-neighbour");
+        if self.env.check_neighbour(&from.into(), is_own).await.is_err() {
+            return;
+        }
+        let (logs, when) = (Arc::clone(&self.logs), self.env.now());
+        let data = Piece::Text(text);
+        let line = LogLine { when, node, stream: LogSource::Netconsole, at: 0, data };
+        let stored = spawn_blocking(move || logs.append_next(session, line)).await;
+        if let Err(error) = stored.map_err(io::Error::other).and_then(|stored| stored) {
+            tracing::error!(%node, %session, %error, "a kernel message is not stored; check the disk");
+        }
+    }
+
     fn admits_log(&self, session: BootSessionId, writer: LogWriter, bytes: u64) -> bool {
         let now = self.env.monotonic();
         let rate = match writer {
             LogWriter::Agent => AGENT_RATE,
-            LogWriter::Console => CONSOLE_RATE,
+            LogWriter::Console | LogWriter::Netconsole => CONSOLE_RATE,
         };
         let mut budgets = self.log_budgets.lock();
         let budget =

@@ -43,6 +43,8 @@ enum SourceArg {
     System,
     /// Text of the serial port, while the machine boots
     Console,
+    /// Messages of the kernel that came by UDP
+    Netconsole,
 }
 
 impl Logs {
@@ -103,6 +105,7 @@ impl Logs {
             Some(SourceArg::Kernel) => source == LogSource::Kernel,
             Some(SourceArg::System) => source == LogSource::System,
             Some(SourceArg::Console) => source == LogSource::Console,
+            Some(SourceArg::Netconsole) => source == LogSource::Netconsole,
         }
     }
 }

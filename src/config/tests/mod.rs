@@ -151,7 +151,7 @@ fn sample_site_file_with_all_optional_keys_is_valid_and_equals_defaults() {
         "the default depends on the architecture"
     );
     assert_eq!(
-        (Boot { consoles: None, ..full.boot }, full.blobs_dir),
+        (Boot { consoles: None, netconsole_port: None, ..full.boot }, full.blobs_dir),
         (plain.boot, plain.blobs_dir)
     );
 }

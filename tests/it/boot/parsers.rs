@@ -10,7 +10,7 @@ use std::{fs, path::Path};
 type Probe = fn(&[u8]);
 
 /// Every parser of network bytes, by the name of its fuzz target and of its folder in the corpus.
-const PROBES: [(&str, Probe); 7] = [
+const PROBES: [(&str, Probe); 8] = [
     ("dhcp", probes::dhcp),
     ("udp_packet", probes::udp_packet),
     ("tftp", probes::tftp),
@@ -18,6 +18,7 @@ const PROBES: [(&str, Probe); 7] = [
     ("script_request", probes::script_request),
     ("stage1", probes::stage1),
     ("hostlist", probes::hostlist),
+    ("netconsole", probes::netconsole),
 ];
 
 #[test]

@@ -1,7 +1,7 @@
 //! The log of a node's boot, with the real daemon, the real agent and the real program.
 
 use crate::world::{CENTRAL, World, eventually, node::PxeNode, stderr};
-use std::{fs, io::Write as _};
+use std::{fs, io::Write as _, net::UdpSocket};
 
 fn logs(world: &World, arguments: &[&str]) -> String {
     let output = world.meshd(&[&["node", "logs"], arguments].concat());
@@ -92,4 +92,32 @@ fn boot_failure_reason_is_accepted_only_from_the_booting_machine() {
     machine.boot();
     let text = String::from_utf8(world.meshd(&["node", "timeline", node]).stdout).unwrap();
     assert!(text.contains("the boot before failed:\n  no packages\n"), "{text}");
+}
+
+#[test]
+fn kernel_message_by_udp_is_in_the_log_of_its_machine_once() {
+    let mut world = World::prepared("auto");
+    world.edit_site("[defaults]", "[boot]\nnetconsole_port = 6666\n[defaults]");
+    world.start();
+    let (machine, stranger) = (PxeNode::new(&world, 1), PxeNode::new(&world, 2));
+    let script = machine.ipxe().unwrap();
+    assert!(script.0.contains(" meshd.netconsole=6666"), "{}", script.0);
+    stranger.dhcp(crate::world::dhcp::As::Firmware(0));
+    let send = |from: &PxeNode<'_>, packet: &str| {
+        let sent = from.host().inside(|| {
+            let socket = UdpSocket::bind("0.0.0.0:6665").unwrap();
+            socket.send_to(packet.as_bytes(), (CENTRAL, 6666)).unwrap();
+        });
+        sent.unwrap();
+    };
+    // A machine without a boot script is no node: its message is dropped.
+    send(&stranger, "6,1,1000000,-;of a stranger\n");
+    send(&machine, "6,1,1000000,-,ncfrag=0/25;Kernel panic:");
+    send(&machine, "6,1,1000000,-,ncfrag=13/25; no \u{1b}[2Jinit");
+    send(&machine, "6,2,1500000,-;Rebooting\n SUBSYSTEM=x\n");
+    let nodes = world.json(&["node", "list", "-o", "json"]);
+    let mac = machine.mac.to_string();
+    let node = nodes.as_array().unwrap().iter().find(|node| node["mac"] == mac.as_str()).unwrap();
+    let text = until_logged(&world, node["id"].as_str().unwrap(), "Rebooting");
+    assert_eq!(text, "[    1.000000] Kernel panic: no init\n[    1.500000] Rebooting\n");
 }

@@ -23,8 +23,13 @@ const MAX_LOG: usize = 1 << 20;
 /// Maximum number of lines on the page. Newer lines have priority.
 const MAX_LINES: usize = 5000;
 
-const SOURCES: [LogSource; 4] =
-    [LogSource::Kernel, LogSource::System, LogSource::Console, LogSource::BootFailure];
+const SOURCES: [LogSource; 5] = [
+    LogSource::Kernel,
+    LogSource::System,
+    LogSource::Console,
+    LogSource::Netconsole,
+    LogSource::BootFailure,
+];
 
 pub(crate) async fn page(
     client: ApiClient,

@@ -1,0 +1,4 @@
+//! A packet of Linux's netconsole.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| probes::netconsole(bytes));
