@@ -97,7 +97,7 @@ fn boot_failure_reason_is_accepted_only_from_the_booting_machine() {
 #[test]
 fn kernel_message_by_udp_is_in_the_log_of_its_machine_once() {
     let mut world = World::prepared("auto");
-    world.edit_site("[defaults]", "[boot]\nnetconsole_port = 6666\n[defaults]");
+    world.edit_site("[boot]", "[boot]\nnetconsole_port = 6666");
     world.start();
     let (machine, stranger) = (PxeNode::new(&world, 1), PxeNode::new(&world, 2));
     let script = machine.ipxe().unwrap();

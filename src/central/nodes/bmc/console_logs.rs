@@ -217,14 +217,14 @@ async fn record(
         tokio::select! {
             reason = &mut carried => break reason,
             Some(piece) = pieces.recv(), if !log.text.is_full() => log.text.push(&piece),
-            _ = tick.tick() => log.store().await,
+            _ = tick.tick() => log.store(false).await,
             () = &mut ended, if input.is_some() => input = None,
         }
     };
     while let Ok(piece) = pieces.try_recv() {
         log.text.push(&piece);
     }
-    log.store().await;
+    log.store(true).await;
     match reason.filter(|_| input.is_some()) {
         Some(reason) => Err(BmcFailure::Failed(reason)),
         None => Ok(()),
@@ -255,13 +255,13 @@ struct ConsoleLog {
 
 impl ConsoleLog {
     /// Stores the text since the last call. Before the first packet of a boot, the text waits.
-    async fn store(&mut self) {
+    async fn store(&mut self, is_last: bool) {
         let next = *self.target.borrow();
         let Some(session) = receiver(&mut self.session, next) else {
             self.text.make_room();
             return;
         };
-        let Some((text, length)) = self.text.take() else { return };
+        let Some((text, length)) = self.text.take(is_last) else { return };
         if !self.nodes.boot.store_console(self.id, session, text).await {
             self.text.lose(length);
         }
