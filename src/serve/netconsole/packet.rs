@@ -17,7 +17,7 @@ pub(super) const MAX_TEXT: usize = 1500;
 /// with its last one. Empty for a packet without text.
 pub fn text_of(packet: &[u8]) -> String {
     let packet = String::from_utf8_lossy(packet.get(..MAX_TEXT).unwrap_or(packet));
-    let (prefix, text, ends) = extended(&packet).unwrap_or((String::new(), &packet, true));
+    let (prefix, text, ends) = parse_extended(&packet).unwrap_or((String::new(), &packet, true));
     // Properties of the message follow in further lines, which begin with a space.
     let text = text.trim_end_matches(['\n', '\0']);
     let text = if prefix.is_empty() { text } else { text.lines().next().unwrap_or_default() };
@@ -29,7 +29,7 @@ pub fn text_of(packet: &[u8]) -> String {
 
 /// Parses the extended format: what precedes the text, the text, and whether the message ends with
 /// it.
-fn extended(packet: &str) -> Option<(String, &str, bool)> {
+fn parse_extended(packet: &str) -> Option<(String, &str, bool)> {
     let (head, text) = packet.split_once(';')?;
     let mut fields = head.split(',');
     // With the option `r`, the release of the kernel comes first.
@@ -38,7 +38,7 @@ fn extended(packet: &str) -> Option<(String, &str, bool)> {
     priority.parse::<u32>().ok()?;
     fields.next()?.parse::<u64>().ok()?;
     let micros: u64 = fields.next()?.parse().ok()?;
-    let fragment = fields.find_map(|field| fragment(field, text));
+    let fragment = fields.find_map(|field| parse_fragment(field, text));
     let begins = fragment.as_ref().is_none_or(|(range, _)| range.start == 0);
     let ends = fragment.is_none_or(|(range, length)| range.end >= length);
     let time = || format!("[{:5}.{:06}] ", micros / 1_000_000, micros % 1_000_000);
@@ -46,7 +46,7 @@ fn extended(packet: &str) -> Option<(String, &str, bool)> {
 }
 
 /// Parses `ncfrag=OFFSET/LENGTH`: the bytes of the message that a packet has, and its length.
-fn fragment(field: &str, text: &str) -> Option<(Range<usize>, usize)> {
+fn parse_fragment(field: &str, text: &str) -> Option<(Range<usize>, usize)> {
     let (offset, length) = field.strip_prefix("ncfrag=")?.split_once('/')?;
     let (offset, length) = (offset.parse::<usize>().ok()?, length.parse().ok()?);
     Some((offset..offset.saturating_add(text.len()), length))

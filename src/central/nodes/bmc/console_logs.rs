@@ -68,7 +68,7 @@ impl NodeOps {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.run_until_cancelled(tick.tick()).await.is_some() {
             recorders.collect_ended(self.env.monotonic());
-            recorders.follow(&self, self.booting_machines());
+            recorders.reconcile(&self, self.booting_machines());
         }
         recorders.running.clear();
         while recorders.tasks.join_next().await.is_some() {}
@@ -153,7 +153,7 @@ impl Recorders {
     }
 
     /// Starts and ends recorders, so that these machines are recorded.
-    fn follow(&mut self, nodes: &Arc<NodeOps>, machines: BTreeMap<NodeId, BootingMachine>) {
+    fn reconcile(&mut self, nodes: &Arc<NodeOps>, machines: BTreeMap<NodeId, BootingMachine>) {
         self.running.retain(|id, recorder| {
             let Some(machine) = machines.get(id) else { return false };
             recorder.session.send_if_modified(|session| {
