@@ -81,3 +81,36 @@ fn mesh_init_locks_every_account_with_the_user_id_of_root() {
     ];
     assert_eq!(locked(passwd, shadow), Some(expected));
 }
+
+/// Returns what `start_netconsole` loads, with this route to the central node and these neighbours.
+fn netconsole(port: &str, route: &str, neighbours: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let arp = dir.path().join("arp");
+    let head = "IP address       HW type     Flags       HW address            Mask     Device\n";
+    std::fs::write(&arp, format!("{head}{neighbours}")).unwrap();
+    let function = function("start_netconsole").replace("/proc/net/arp", arp.to_str().unwrap());
+    let script = format!(
+        "set -fu\nargument() {{ [ \"$1\" = meshd.netconsole ] && echo '{port}'; }}\n\
+         url=http://10.77.0.1:8080/blob/x\ninterface=eth3\nip() {{ echo '{route}'; }}\n\
+         modprobe() {{ echo \"$*\"; }}\n{function}\nstart_netconsole\n"
+    );
+    let output = Command::new("busybox").args(["sh", "-c", &script]).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn mesh_init_sends_kernel_messages_to_the_next_hop() {
+    let row = |address: &str, mac: &str| {
+        format!("{address}        0x1         0x2         {mac}     *        eth3\n")
+    };
+    let neighbours =
+        [row("10.77.0.1", "52:54:00:00:00:aa"), row("10.88.0.1", "52:54:00:00:00:bb")].concat();
+    let direct = "10.77.0.1 dev eth3  src 10.77.0.100 ";
+    let routed = "10.77.0.1 via 10.88.0.1 dev eth3  src 10.88.0.100 ";
+    let arguments = "netconsole netconsole=+@/eth3,6666@10.77.0.1/";
+    assert_eq!(netconsole("6666", direct, &neighbours), format!("{arguments}52:54:00:00:00:aa\n"));
+    assert_eq!(netconsole("6666", routed, &neighbours), format!("{arguments}52:54:00:00:00:bb\n"));
+    assert_eq!(netconsole("6666", direct, ""), format!("{arguments}\n"), "by broadcast");
+    assert_eq!(netconsole("", direct, &neighbours), "");
+}
