@@ -8,7 +8,9 @@ use meshd_serve::{
     admin, agent,
     bind::rebind::{BoundTo, InterfaceWatch, Rebinding},
     bind::{self, BindError, Service},
-    dhcp, dhcpv6, http, metrics, ndp, netconsole,
+    dhcp, http,
+    ipv6::{dhcpv6, ndp},
+    metrics, netconsole,
     self_test::{self, ServedInterface},
     tftp,
 };

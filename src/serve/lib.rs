@@ -10,8 +10,7 @@
 //! | `metrics` | metrics for Prometheus |
 //! | `dhcp` | DHCP |
 //! | `tftp` | TFTP |
-//! | `dhcpv6` | observes firmware that tries to boot by IPv6 |
-//! | `ndp` | answers IPv6 router solicitations |
+//! | `ipv6` | what firmware needs that tries IPv6 first |
 //! | `netconsole` | kernel messages that nodes send by UDP |
 //! | `http` | the boot API |
 //! | `agent` | the agent API |
@@ -25,8 +24,7 @@ mod log;
 pub mod metrics;
 pub mod dhcp;
 pub mod tftp;
-pub mod dhcpv6;
-pub mod ndp;
+pub mod ipv6;
 pub mod netconsole;
 pub mod http;
 pub mod agent;
