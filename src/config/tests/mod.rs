@@ -198,7 +198,7 @@ fn site_file_faults_are_all_reported_with_lines() {
     site.toml:23: reservation[0].adress: unknown key
       hint: did you mean `address`?
     site.toml:25: enroll.rule[0]: would approve every machine
-      hint: write at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments; to approve every machine, write policy = "auto"
+      hint: write at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments, circuit_ids, remote_ids; to approve every machine, write policy = "auto"
     site.toml:25: enroll.rule[0].name: is required
       hint: write name = "rack-a": events and the audit log name the rule that approved a machine
     site.toml:27: defaults.profile: there is no profile `discvery`
