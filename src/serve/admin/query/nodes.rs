@@ -23,6 +23,8 @@ pub(crate) const NODES: ListSpec = ListSpec {
         "model",
         "serial",
         "segment",
+        "circuit_id",
+        "remote_id",
         "generation",
         "next_generation",
         "pinned",
