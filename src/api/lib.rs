@@ -13,7 +13,7 @@
 //! | `routes` | the routes, and the OpenAPI document |
 //! | `search` | results of a search |
 //! | `slot` | slots and their approval |
-//! | `status` | status of the central node, unfinished activities, health findings, error responses |
+//! | `status` | status of the central node, unfinished activities, health findings, time series, error responses |
 //! | `task` | tasks and their output |
 //! | `vm` | VMs and VM templates |
 //!
@@ -61,7 +61,8 @@ pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
 pub use status::{
-    ActivitiesView, ActivityView, CallerView, ErrorView, Finding, Status, StatusView, UnitCount,
+    ActivitiesView, ActivityView, CallerView, ErrorView, Finding, SeriesPointView,
+    SeriesPointsView, SeriesView, Status, StatusView, UnitCount,
 };
 pub use task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView};
 pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};

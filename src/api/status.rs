@@ -1,6 +1,7 @@
 //! Status of the central node: health findings, counts, unfinished activities and error responses.
 
 use meshd_model::activities::{Activity, ActivityKind, ActivityState, ObjectKind};
+use meshd_model::series::{SITE_SERIES, SeriesPoint, SeriesSpec};
 use meshd_trust::Role;
 use meshd_types::{Hint, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -190,6 +191,73 @@ impl From<Activity> for ActivityView {
         let Activity { kind, object, id, name, node, request, since, state, progress, reason } =
             activity;
         ActivityView { kind, object, id, name, node, request, since, state, progress, reason }
+    }
+}
+
+/// A time series of the site, with its newest sample.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SeriesView {
+    pub name: String,
+    /// Unit of the values, such as `nodes`, `seconds` or `bytes`.
+    pub unit: String,
+    /// Meaning of the values.
+    pub about: String,
+    /// Metric of Prometheus with the same values.
+    pub metric: String,
+    /// Newest value; absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<f64>,
+    /// Time of the newest value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub at: Option<Timestamp>,
+}
+
+impl SeriesView {
+    /// Returns all series of the site with their newest samples.
+    pub fn all(newest: &[Option<SeriesPoint>]) -> Vec<Self> {
+        let view = |(spec, point): (&SeriesSpec, &Option<SeriesPoint>)| SeriesView {
+            name: spec.name.clone(),
+            unit: spec.unit.to_owned(),
+            about: spec.about.clone(),
+            metric: spec.metric.clone(),
+            newest: point.map(|point| point.value),
+            at: point.map(|point| point.at),
+        };
+        SITE_SERIES.iter().zip(newest).map(view).collect()
+    }
+}
+
+/// The values of a time series in a range.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SeriesPointsView {
+    pub name: String,
+    /// Unit of the values.
+    pub unit: String,
+    /// Begin of the range.
+    #[schema(value_type = String)]
+    pub from: Timestamp,
+    /// End of the range.
+    #[schema(value_type = String)]
+    pub to: Timestamp,
+    /// Seconds between two points.
+    pub step_s: u64,
+    /// One point for each step with a sample, oldest first; steps without a sample have none.
+    pub points: Vec<SeriesPointView>,
+}
+
+/// The mean of a time series in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SeriesPointView {
+    /// Begin of the step.
+    #[schema(value_type = String)]
+    pub at: Timestamp,
+    pub value: f64,
+}
+
+impl From<SeriesPoint> for SeriesPointView {
+    fn from(SeriesPoint { at, value }: SeriesPoint) -> Self {
+        SeriesPointView { at, value }
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) fn is_transient(member: &str) -> bool {
     match parts[..] {
         // The copy of an overlay, as its author wrote it.
         ["state", "revisions", "overlays", _, _, ..] => false,
+        // Time series of the present central node: a restored one begins its own.
+        ["state", "series", ..] => true,
         ["blobs", "lock"] | ["blobs", "volumes", ".lock"] => true,
         ["state" | "blobs", .., name] => name.starts_with(".new") || name.ends_with(".new"),
         _ => false,

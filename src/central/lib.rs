@@ -16,9 +16,9 @@
 //! | `generations` | what nodes boot: rendering, archive, drift, reload, rollback |
 //! | `boot` | the boot of a machine: DHCP, files, script, admission, overlay |
 //! | `nodes` | orders of operators about nodes |
-//! | `admin` | API tokens and backups |
+//! | `series` | time series of the site |
+//! | `admin` | API tokens and backups; activities of all services that are not finished |
 //! | `agents` | the protocol of an agent's link |
-//! | `activities` | activities of all services that are not finished |
 //!
 //! # Lock order
 //!
@@ -44,13 +44,12 @@ pub mod generations;
 pub mod links;
 mod locks;
 pub mod nodes;
-mod activities;
 mod reported_work;
+pub mod series;
 pub mod tasks;
 pub mod vms;
 
-pub use activities::MAX_ACTIVITIES;
-pub use admin::{ApiTokenError, KeyUse, RunningOrder, Snapshot};
+pub use admin::{ApiTokenError, KeyUse, MAX_ACTIVITIES, RunningOrder, Snapshot};
 pub use boot::{
     DhcpChange, DhcpExchange, DhcpRecordUpdate, Fetched, LeaseChange, MachineNic, NicRecord,
     OtherServer, OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth, ServiceHealth,
@@ -96,6 +95,7 @@ use meshd_store::{Store, StoreError};
 use meshd_trust::CertificateAuthority;
 use meshd_types::{MacAddr, Timestamp};
 use reported_work::ReportedWork;
+use series::Series;
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr},
@@ -138,6 +138,7 @@ pub struct Central {
     pub boot: Arc<BootService>,
     pub nodes: Arc<NodeOps>,
     pub rollouts: Arc<Rollouts>,
+    pub series: Arc<Series>,
     pub admin: Arc<Admin>,
     pub agents: AgentSessions,
     /// Limits the scans of all boots, tasks and pending work.
@@ -183,6 +184,7 @@ impl Central {
         });
         nodes.restore_reboots();
         let rollouts = Arc::new(Rollouts::new(env.clone(), links.clone(), nodes.clone()));
+        let series = Arc::new(Series::new(env.clone(), boot.clone()));
         let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };
         let admin = Arc::new(Admin::new(env.clone(), enrolment.clone()));
         Arc::new(Central {
@@ -196,6 +198,7 @@ impl Central {
             boot,
             nodes,
             rollouts,
+            series,
             admin,
             agents,
             scans: Interval::default(),

@@ -153,14 +153,17 @@ enum Verb {
     /// Find nodes, VMs and tasks by a part of a text
     Search(site::search::Search),
     /// Show and follow events
-    Events(site::events::Events),
+    Events(site::history::events::Events),
+    /// Show how counts and times changed over 90 days
+    #[command(subcommand)]
+    Series(site::history::series::SeriesCommand),
     /// Create, verify and restore backups
     #[command(subcommand)]
     Backup(site::backup::Backup),
     /// Show whether the site is ready, and its problems
     Status(site::status::StatusCommand),
     /// Show the audit log
-    Audit(site::audit::Audit),
+    Audit(site::history::audit::Audit),
     /// Manage API tokens
     #[command(subcommand)]
     ApiToken(access::api_token::ApiToken),
@@ -353,6 +356,7 @@ fn run(cli: Cli) -> ExitCode {
         Verb::Activities(activities) => activities.run(&context),
         Verb::Search(search) => search.run(&context),
         Verb::Events(events) => events.run(&context),
+        Verb::Series(series) => series.run(&context),
         Verb::Backup(backup) => backup.run(&context),
         Verb::SupportBundle(bundle) => bundle.run(&context),
         Verb::Status(status) => status.run(&context),

@@ -31,12 +31,16 @@ pub use ipxe_loaders::REQUIRED_LOADERS;
 pub use privileges::{PrivilegeError, settle};
 
 use bind::{BoundSockets, Segment};
-use meshd_central::{Shared, WATCH_INTERVAL};
+use meshd_central::{
+    Shared, WATCH_INTERVAL,
+    series::{SAMPLE_CHECK, Series},
+};
 use meshd_config::Site;
 use meshd_serve::{
     admin, dhcp,
     metrics::{self, Metrics},
 };
+use std::sync::Arc;
 use supervisor::DaemonTasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -115,6 +119,7 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
             rollouts.drive().await;
         }
     });
+    tasks.spawn_infallible("time series", sample_series(central.series.clone(), stop.clone()));
     let (generations, stopped) = (central.generations.clone(), stop.clone());
     tasks.spawn_infallible("generations", async move {
         generations.archive_revisions().await;
@@ -130,6 +135,19 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
     });
     tasks.spawn("reload", reload::run(central.clone(), stop.clone()));
     tasks
+}
+
+/// Takes a sample each minute. A sample that cannot be stored ends nothing.
+async fn sample_series(series: Arc<Series>, stop: CancellationToken) {
+    let mut interval = tokio::time::interval(SAMPLE_CHECK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(interval.tick()).await.is_some() {
+        let series = series.clone();
+        let sample = move || series.sample_when_due(metrics::resident_bytes());
+        if let Err(error) = tokio::task::spawn_blocking(sample).await {
+            tracing::error!(%error, "a sample of the time series failed");
+        }
+    }
 }
 
 /// Resolves at the first SIGINT or SIGTERM.

@@ -10,6 +10,7 @@
 //! | [`operations`] | orders of operators to nodes, as records |
 //! | [`rollouts`] | planned changes of many nodes, as records |
 //! | [`bisections`] | searches for the first bad generation of a profile, as records |
+//! | [`series`] | time series: samples of minutes and hours, bounded |
 //! | [`activities`] | unfinished requests of nodes, VMs, slots and tasks |
 
 /// Implements `as_str` of an enum that derives `strum::IntoStaticStr`.
@@ -31,4 +32,5 @@ pub mod fleet;
 pub mod image_kind;
 pub mod operations;
 pub mod rollouts;
+pub mod series;
 pub mod work;

@@ -9,7 +9,7 @@
 //! | `rollouts` | rollouts and bisections |
 //! | `route` | types of routes, and their paths |
 //! | `body_schema` | types of request and response bodies |
-//! | `site` | status, operations, profiles, overlays, images, DHCP, events, audit log, backup |
+//! | `site` | status, time series, operations, profiles, overlays, images, DHCP, events, audit log, backup |
 //! | `value_schema` | schemas of values that have several JSON types |
 //! | `work` | VMs, slots, volumes and tasks |
 //!

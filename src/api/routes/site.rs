@@ -8,7 +8,7 @@ use crate::{
     ActivitiesView, AuditView, CallerView, CancelledOperation, EventView, Finding, ImageView,
     LeaseView, MakeBackup, NodeOperationView, OperationView, OverlayDetail, OverlaySourceView,
     OverlayView, ProfileView, ReloadView, RevisionDiffView, RevisionView, Rollback, SegmentView,
-    SettingView, StatusView,
+    SeriesPointsView, SeriesView, SettingView, StatusView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
@@ -20,6 +20,13 @@ routes! {
         "/v1/activities",
         "List unfinished activities: boots, reboots, drains, VMs, volumes, slots and tasks",
     );
+    LIST_SERIES: Get<Array<SeriesView>> =
+        Get::new("/v1/series", "List the time series of the site with their newest values");
+    GET_SERIES: Get<Object<SeriesPointsView>, 1> = Get::new(
+        "/v1/series/{name}",
+        "Show the values of a time series: a minute for a day, an hour for 90 days; the last day by default",
+    )
+    .query(&["from", "to", "step"]);
     LIST_OPERATIONS: Get<Array<OperationView>> =
         Get::new("/v1/operations", "List operations: orders to nodes").query(&["state", "sort", "fields", "limit", "after"]);
     GET_OPERATION: Get<Object<OperationView>, 1> = Get::new("/v1/operations/{operation}", "Show an operation");

@@ -1,15 +1,18 @@
-//! Operations on meshd itself.
+//! Operations on meshd itself, and on the site as a whole.
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `activities` | the activities of the whole site that are not finished |
 //! | `api_tokens` | tokens of the admin API |
 //! | `backup` | one backup of everything that the rack depends on |
 //! | `idempotency` | orders with an idempotency key run once |
 
+mod activities;
 mod api_tokens;
 mod backup;
 mod idempotency;
 
+pub use activities::MAX_ACTIVITIES;
 pub use api_tokens::ApiTokenError;
 pub use backup::Snapshot;
 pub use idempotency::{KeyUse, RunningOrder};

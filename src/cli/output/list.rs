@@ -53,7 +53,7 @@ fn without_head(table: &str) -> &str {
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TimeFilter {
     /// Show newer ones only: 2h, or 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<Timestamp>,
 }
 
@@ -70,7 +70,7 @@ impl TimeFilter {
 }
 
 /// Parses a time, or the span between it and now.
-fn time(text: &str) -> Result<Timestamp, String> {
+pub(crate) fn parse_time(text: &str) -> Result<Timestamp, String> {
     let span = parse_duration(text).map(|span| now().before(span));
     span.or_else(|| text.parse().ok()).ok_or_else(|| {
         "write a number and one of s, m, h, d, such as 2h, or 2026-01-31T12:00:00Z".to_owned()
@@ -85,10 +85,10 @@ mod tests {
     #[test]
     fn time_is_a_span_before_now_or_absolute() {
         let hour = Duration::from_secs(3600);
-        let (before, found) = (now().before(hour), time("1h").unwrap());
+        let (before, found) = (now().before(hour), parse_time("1h").unwrap());
         assert!(found >= before && found <= now().before(hour), "{found}");
-        assert_eq!(time("1970-01-01T00:00:01Z"), Ok(Timestamp::from_millis(1000)));
-        assert!(time("yesterday").is_err() && time("").is_err());
+        assert_eq!(parse_time("1970-01-01T00:00:01Z"), Ok(Timestamp::from_millis(1000)));
+        assert!(parse_time("yesterday").is_err() && parse_time("").is_err());
         let filter = TimeFilter { since: Some(Timestamp::from_millis(5)) };
         assert!(filter.includes(Timestamp::from_millis(5)));
         assert!(!filter.includes(Timestamp::from_millis(4)));

@@ -9,20 +9,18 @@
 //! | `status` | `meshd status` |
 //! | `dhcp` | `meshd dhcp` |
 //! | `doctor` | `meshd doctor` |
-//! | `events` | `meshd events` |
-//! | `audit` | `meshd audit` |
+//! | `history` | `meshd events`, `meshd audit`, `meshd series` |
 //! | `backup` | `meshd backup` |
 //! | `activities` | `meshd activities` |
 //! | `search` | `meshd search` |
 //! | `support_bundle` | `meshd support-bundle` |
 //! | `ui` | `meshd ui` |
 
-pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod dhcp;
 pub(crate) mod doctor;
-pub(crate) mod events;
+pub(crate) mod history;
 pub(crate) mod init;
 pub(crate) mod activities;
 pub(crate) mod reload;

@@ -76,6 +76,8 @@ fn bind_site(binder: Binder) -> Binder {
         .get(&api::LIST_FINDINGS, site::findings)
         .get(&api::SEARCH, site::search)
         .get(&api::LIST_ACTIVITIES, site::activities)
+        .get(&api::LIST_SERIES, site::list_series)
+        .get(&api::GET_SERIES, site::series)
         .get(&api::GET_OPENAPI_DOCUMENT, document)
         .get(&api::GET_METRICS, site::metrics)
         .get(&api::LIST_PROFILES, site::profiles)

@@ -7,6 +7,7 @@ mod event_stream;
 mod guesses;
 mod orders;
 mod revoked;
+mod series;
 mod vm_details;
 
 use super::{ApiState, Listening, Socket, bind, run, transport::auth::Failures};
@@ -54,11 +55,12 @@ impl Fixture {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let text = include_str!("../../../site.toml");
-        let site = meshd_config::parse(
+        let mut site = meshd_config::parse(
             text,
             Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../site.toml")),
         )
         .unwrap_or_else(|faults| panic!("{faults}"));
+        site.state_dir = folder.path().to_owned();
         let overlays = read_overlays(&site.overlays_dir).expect("the overlays that ship are valid");
         let authority = CertificateAuthority::load_or_create(
             &folder.path().join("ca"),

@@ -3,6 +3,7 @@
 use super::{page::MetricsPage, workload_gauges::workload_gauges};
 use meshd_central::{Central, NodeRecords, SegmentHealth};
 use meshd_model::fleet::{BootStatus, ConditionKind, Phase, Stage};
+use meshd_model::series::{SITE_SERIES, SeriesPoint};
 use meshd_proto::Heartbeat;
 use meshd_store::{MAX_SESSIONS, MAX_UNKNOWN_NODES};
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ pub(super) fn gauges(central: &Central) -> String {
     let counted = count(central);
     nodes(&mut page, &counted);
     boots(&mut page, &counted);
+    recent_boots(&mut page, &central.series.newest());
     segments(&mut page, &central.boot.segments());
     page.gauge(
         "meshd_dhcp_leases_kept",
@@ -124,6 +126,25 @@ fn boots(page: &mut MetricsPage, counted: &Counted) {
     page.gauges("meshd_boots", help, boots);
     page.gauge("meshd_boot_sessions", "Boot sessions in the store.", counted.sessions);
     page.gauge("meshd_boot_sessions_limit", "Maximum number in the store.", MAX_SESSIONS);
+}
+
+/// Adds the newest samples of time series that no other gauge has.
+fn recent_boots(page: &mut MetricsPage, newest: &[Option<SeriesPoint>]) {
+    let value = |name: &str| {
+        let series = SITE_SERIES.iter().position(|spec| spec.name == name)?;
+        newest.get(series).copied().flatten().map(|point| point.value)
+    };
+    let quantiles = [("0.5", value("boot_p50")), ("0.95", value("boot_p95"))];
+    let quantiles = quantiles
+        .into_iter()
+        .filter_map(|(quantile, value)| Some(([("quantile", quantile)], value?)));
+    page.gauges(
+        "meshd_recent_boot_seconds",
+        "Time of the boots that came online within an hour, without the wait for approval.",
+        quantiles,
+    );
+    let help = "Boots that came online within an hour, as of the last minute.";
+    page.gauge("meshd_recent_boots", help, value("boots_online").unwrap_or(0.0));
 }
 
 fn segments(page: &mut MetricsPage, segments: &[SegmentHealth]) {

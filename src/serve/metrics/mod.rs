@@ -28,6 +28,7 @@ mod tests;
 
 pub use listen::{Listener, bind, serve};
 pub use observe::observe;
+pub use process::resident_bytes;
 
 use axum::{body::HttpBody as _, response::Response};
 use meshd_central::Central;

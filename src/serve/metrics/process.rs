@@ -28,7 +28,8 @@ pub(super) fn process() -> String {
     page.text()
 }
 
-fn resident_bytes() -> Option<u64> {
+/// Returns the resident memory of this process; `None` if it cannot be read.
+pub fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;

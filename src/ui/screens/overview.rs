@@ -3,10 +3,13 @@
 use super::Answer;
 use crate::{
     PREFIX,
-    client::{ApiClient, encoded},
-    html::{self, Page, display_text, phase_class},
+    client::{ApiClient, ApiError, encoded},
+    html::{self, Page, display_text, phase_class, series_plot},
 };
-use axum::{extract::Query, http::HeaderMap};
+use axum::{
+    extract::Query,
+    http::{HeaderMap, StatusCode},
+};
 use maud::{Markup, html};
 use meshd_api::{NodeView, SearchHit, routes as api};
 use meshd_model::fleet::{Phase, Stage};
@@ -21,6 +24,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let path = api::LIST_NODES.path([]).with("sort", "name").with("limit", MAX_TILES);
     let nodes = client.list(path).await.map_err(failed)?;
     let total = nodes.total.unwrap_or(nodes.rows.len());
+    let plots = day_plots(&client).await.map_err(failed)?;
     let content = html! {
         h1 { (display_text(&status.site)) }
         div id="findings" data-live {
@@ -40,6 +44,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
                 span.count { strong { (status.units.ready) "/" (status.units.total) } " units ready" }
             }
         }
+        (plots)
         section id="rack" data-live aria-label="All nodes" {
             @if total == 0 { p.quiet { "No machines were seen. Power on a machine that boots from the network of this site." } }
             div.tiles { @for node in &nodes.rows { (tile(node)) } }
@@ -51,6 +56,43 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     };
     Ok(Page { client: &client, title: "Overview".to_owned(), nav_path: "/", content }
         .answer(&headers))
+}
+
+/// Plots of the last day: name of the series, and title.
+const PLOTS: [(&str, &str); 8] = [
+    ("nodes_online", "Nodes online"),
+    ("nodes_offline", "Nodes offline"),
+    ("boots_failed", "Failed and stalled boots"),
+    ("boot_p50", "Boot time, median"),
+    ("boot_p95", "Boot time, 95th percentile"),
+    ("leases", "Leases"),
+    ("units_ready", "Units ready"),
+    ("memory", "Memory of meshd"),
+];
+/// Seconds between two points of a plot.
+const PLOT_STEP: u64 = 600;
+
+/// Renders the last day of the site. Series without values are left out.
+async fn day_plots(client: &ApiClient) -> Result<Markup, ApiError> {
+    let mut plots = Vec::new();
+    for (name, title) in PLOTS {
+        let path = api::GET_SERIES.path([&name]).with("step", PLOT_STEP);
+        match client.get(path).await {
+            Ok(series) if series.points.is_empty() => {}
+            Ok(series) => plots.push(series_plot::plot(&format!("plot-{name}"), title, &series)),
+            // An older meshd, which `meshd ui` shows, has no time series.
+            Err(error) if error.status == StatusCode::NOT_FOUND => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(html! {
+        @if !plots.is_empty() {
+            section aria-label="Last 24 hours" {
+                h2 { "Last 24 hours" }
+                div.plots { @for plot in &plots { (plot) } }
+            }
+        }
+    })
 }
 
 /// Renders one node; during a boot, with its progress.

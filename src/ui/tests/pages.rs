@@ -72,6 +72,11 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
             { "node": "3f9a1c0e", "name": HOSTILE, "wave": 0, "stage": "returned", "reason": HOSTILE },
             { "node": "3f9a1c0f", "name": "spare", "wave": 1, "stage": "waiting" },
         ]),
+        (path, _) if path.starts_with("/v1/series/") => {
+            json!({ "name": "x", "unit": "nodes", "step_s": 600,
+            "from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z",
+            "points": [{ "at": "2026-01-01T00:00:00Z", "value": 3.0 }, { "at": "2026-01-01T00:10:00Z", "value": 7.0 }] })
+        }
         ("/v1/activities", _) => json!({ "rest": 7, "activities": [
             operation("node", "3f9a1c0e", "failed"), operation("machine", HOSTILE, "requested"),
             operation("vm", HOSTILE, "accepted"), operation("slot", HOSTILE, "accepted"), operation("task", "01020304", "accepted"),

@@ -147,6 +147,17 @@ async fn boot_times_are_drawn_beside_medians_with_what_to_change() {
 }
 
 #[tokio::test]
+async fn overview_plots_the_last_day_with_a_table_of_values() {
+    let page = page("").await;
+    let text = words(&page);
+    assert!(text.contains("Last 24 hours") && text.contains("Nodes online 7 3 to 7"), "{text}");
+    assert_eq!(page.matches("role=\"img\"").count(), 8, "{page}");
+    assert!(page.contains("aria-labelledby=\"plot-leases-title plot-leases-text\""), "{page}");
+    assert!(page.contains("d=\"M0 34.0h0L4 2.0\""), "from zero: {page}");
+    assert!(!page.contains("style="), "the policy forbids it: {page}");
+}
+
+#[tokio::test]
 async fn inbox_and_its_confirmation_show_serial_model_and_segment() {
     let mut browser = Browser::signed_in(&FakeApi::new("operator")).await;
     let inbox = browser.get("/ui/inbox").await.text;

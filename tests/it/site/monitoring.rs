@@ -138,3 +138,50 @@ fn prometheus_reads_every_expression_from_meshd() {
     let firing = query(&world, "ALERTS{alertstate=\"firing\",severity=\"critical\"}").unwrap();
     assert!(firing.trim().is_empty(), "{firing}");
 }
+
+/// Values of a series of the last day, the oldest first.
+fn series(world: &World, name: &str) -> Vec<(String, f64)> {
+    let series = world.json(&["series", "show", name, "-o", "json"]);
+    let points = series["points"].as_array().unwrap().iter();
+    points
+        .map(|point| (point["at"].as_str().unwrap().to_owned(), point["value"].as_f64().unwrap()))
+        .collect()
+}
+
+/// Waits for the first sample of a daemon.
+fn sampled(world: &World) -> Vec<(String, f64)> {
+    eventually("a sample is taken", || match series(world, "memory") {
+        points if points.is_empty() => Err("no point".to_owned()),
+        points => Ok(points),
+    })
+}
+
+#[test]
+fn time_series_survive_kill_9_and_a_torn_file() {
+    let mut world = World::new("auto");
+    let first = sampled(&world);
+    assert!(first[0].1 > 1e6, "the memory of the process: {first:?}");
+    let list = world.json(&["series", "list", "-o", "json"]);
+    let nodes = list.as_array().unwrap().iter().find(|series| series["name"] == "nodes_online");
+    assert_eq!(nodes.unwrap()["newest"], 0.0, "{list}");
+    world.kill();
+    // A sample of the first minute, and half a sample after it: a write that a power failure tore.
+    let file = world.path("state/series/site");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, [&whole[..], &whole[whole.len() - 40..]].concat()).unwrap();
+    world.start();
+    let after = sampled(&world);
+    assert_eq!(after[0].0, first[0].0, "the sample before the kill is kept: {after:?}");
+    let kept = fs::read(&file).unwrap();
+    assert!(kept.starts_with(&whole[..whole.len() / 2]), "the names are the same");
+    world.kill();
+    // Nothing of it is readable, and meshd starts.
+    fs::write(&file, [0xff; 4096]).unwrap();
+    world.start();
+    eventually("the file is written anew", || {
+        sampled(&world);
+        let bytes = fs::read(&file).unwrap();
+        if bytes.starts_with(&[0xff; 4]) { Err("it is the old one".to_owned()) } else { Ok(()) }
+    });
+    world.stop();
+}

@@ -39,6 +39,13 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     findings.push(central.nodes.read(machines::slow_boots));
     findings.extend(reload(&central.generations.last_reload()));
     findings.push(shared_blobs(&central.site()));
+    if central.series.is_failing() {
+        findings.push(Finding::warn(
+            "time series",
+            "the last minute could not be stored: the series of the last day are in memory only",
+            "free space on the disk of state_dir, and read the log of meshd",
+        ));
+    }
     let waiting = central.enrolment.pending_count();
     if waiting > 0 {
         let next = "list them with `meshd node list`, then run `meshd node approve NODE`";

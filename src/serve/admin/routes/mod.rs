@@ -10,7 +10,7 @@
 //! | `nodes` | nodes, and orders to them |
 //! | `operations` | operations: orders to nodes, as records |
 //! | `rollouts` | rollouts: planned changes of many nodes, and bisections |
-//! | `site` | caller, status, findings, metrics, profiles, search, activities |
+//! | `site` | caller, status, findings, metrics, profiles, search, activities, time series |
 //! | `stored_logs` | streaming of task output and boot logs |
 //! | `tasks` | tasks and their output |
 //! | `tokens` | API tokens |

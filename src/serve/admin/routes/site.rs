@@ -1,8 +1,10 @@
-//! The site as a whole: caller, status, findings, metrics, profiles, search, activities.
+//! The site as a whole: caller, status, findings, metrics, profiles, search, activities, time
+//! series.
 
 use crate::{
     admin::{
         ApiState, doctor,
+        error::Refused,
         query::{
             parameters::{ParameterError, Parameters},
             search::SearchRun,
@@ -15,17 +17,26 @@ use crate::{
 };
 use axum::{
     Extension, Json,
-    extract::State,
+    extract::{Path, State},
     http::header::CONTENT_TYPE,
     response::{IntoResponse as _, Response},
 };
 use meshd_api::{
-    ActivitiesView, CallerView, Finding, ProfileView, SearchView, Status, StatusView, UnitCount,
+    ActivitiesView, CallerView, Finding, ProfileView, SearchView, SeriesPointsView, SeriesView,
+    Status, StatusView, UnitCount,
 };
 use meshd_central::{NodeRecords, Shared};
-use meshd_model::fleet::Phase;
+use meshd_config::{reader::brief, suggest};
+use meshd_model::{
+    fleet::Phase,
+    series::{MINUTE, SITE_SERIES, SeriesRange},
+};
 use meshd_proto::UnitState;
-use std::collections::BTreeMap;
+use meshd_types::Timestamp;
+use std::{collections::BTreeMap, time::Duration};
+
+/// Length of the default range of a time series.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn whoami(Extension(caller): Extension<Caller>) -> Json<CallerView> {
     Json(CallerView { name: caller.principal.to_string(), role: caller.role })
@@ -109,4 +120,43 @@ pub(crate) async fn search(State(central): State<Shared>, query: Parameters) -> 
 pub(crate) async fn activities(State(central): State<Shared>) -> Answer<ActivitiesView> {
     let (activities, rest) = blocking("reading", move || central.activities()).await?;
     Ok(Json(ActivitiesView { activities: activities.into_iter().map(Into::into).collect(), rest }))
+}
+
+/// `GET /v1/series`: lists the time series of the site.
+pub(crate) async fn list_series(State(central): State<Shared>) -> Answer<Vec<SeriesView>> {
+    let newest = blocking("reading", move || central.series.newest()).await?;
+    Ok(Json(SeriesView::all(&newest)))
+}
+
+/// `GET /v1/series/{name}`: the values of a time series.
+pub(crate) async fn series(
+    State(central): State<Shared>,
+    Path(name): Path<String>,
+    query: Parameters,
+) -> Answer<SeriesPointsView> {
+    let Some(spec) = SITE_SERIES.iter().find(|spec| spec.name == name) else {
+        let known = SITE_SERIES.iter().map(|spec| spec.name.as_str());
+        let refused = Refused::not_found(format!("there is no time series `{}`", brief(&name)));
+        return Err(refused.with_hint(suggest(&name, known)));
+    };
+    let (from, to, range) = requested_range(&query, central.now())?;
+    let read = move || central.series.read(&spec.name, &range).unwrap_or_default();
+    let points = blocking("reading", read).await?.into_iter().map(Into::into).collect();
+    let (name, unit) = (spec.name.clone(), spec.unit.to_owned());
+    Ok(Json(SeriesPointsView { name, unit, from, to, step_s: range.step(), points }))
+}
+
+/// Reads the range of a request. Without an end it ends with the present minute, so that a page is
+/// the same for a minute.
+fn requested_range(
+    query: &Parameters,
+    now: Timestamp,
+) -> Result<(Timestamp, Timestamp, SeriesRange), Refused> {
+    let minute = i64::try_from(MINUTE * 1000).unwrap_or(i64::MAX);
+    let present = Timestamp::from_millis(now.millis() - now.millis() % minute);
+    let to = query.parsed("to")?.unwrap_or(present);
+    let from = query.parsed("from")?.unwrap_or_else(|| to.before(DAY));
+    let range = SeriesRange::new(from, to, query.number("step")?);
+    let range = range.map_err(|cause| ParameterError::Invalid { name: "from", cause })?;
+    Ok((from, to, range))
 }

@@ -292,7 +292,11 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
     let paths = document["paths"].as_object().expect("paths");
     for (path, methods) in paths.iter().filter(|(path, _)| !ENDLESS.contains(&path.as_str())) {
         let Some(described) = methods.get("get") else { continue };
-        let named = if path.starts_with("/v1/overlays") { "kvm-host" } else { "discovery" };
+        let named = match path.as_str() {
+            path if path.starts_with("/v1/overlays") => "kvm-host",
+            path if path.starts_with("/v1/series") => "nodes_online",
+            _ => "discovery",
+        };
         let url = match path.as_str() {
             "/v1/search" => "/v1/search?q=02".to_owned(),
             path => real(path, named).replace("{operation}", operation),

@@ -1,4 +1,10 @@
 //! Layout of a page, and its parts: tables, badges, times.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `series_plot` | plots of time series |
+
+pub(crate) mod series_plot;
 
 use crate::{
     PREFIX,

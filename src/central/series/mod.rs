@@ -1,0 +1,56 @@
+//! Time series of the site: a sample a minute ([ADR 56](../../docs/adr/0056-time-series.md)).
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `site_sample` | the values of one minute, from the records |
+
+mod site_sample;
+
+use super::{boot::BootService, environment::Environment};
+use meshd_model::series::{MINUTE, SITE_SERIES, SeriesPoint, SeriesRange};
+use meshd_store::SeriesLog;
+use std::{sync::Arc, time::Duration};
+
+/// How often the caller of [`Series::sample_when_due`] calls it: no minute is missed.
+pub const SAMPLE_CHECK: Duration = Duration::from_secs(5);
+
+/// Takes samples, and answers readers. Its methods block: they read and write a file.
+pub struct Series {
+    env: Arc<Environment>,
+    boot: Arc<BootService>,
+    site: SeriesLog,
+}
+
+impl Series {
+    pub(super) fn new(env: Arc<Environment>, boot: Arc<BootService>) -> Self {
+        let names = SITE_SERIES.iter().map(|spec| spec.name.clone()).collect();
+        let site = SeriesLog::new(env.site().state_dir.join("series"), names);
+        Series { env, boot, site }
+    }
+
+    /// Takes the sample of this minute, unless it was taken. `memory_bytes` is the memory of this
+    /// process. A clock that went back is in another minute, too.
+    pub fn sample_when_due(&self, memory_bytes: Option<u64>) {
+        let now = self.env.now();
+        let minute = |seconds: u64| seconds / MINUTE;
+        let present = u64::try_from(now.seconds()).unwrap_or(0);
+        if self.site.newest_start().is_none_or(|newest| minute(newest) != minute(present)) {
+            self.site.record(now, self.site_sample(now, memory_bytes).values());
+        }
+    }
+
+    /// The newest sample of each of [`SITE_SERIES`].
+    pub fn newest(&self) -> Vec<Option<SeriesPoint>> {
+        self.site.newest()
+    }
+
+    /// Returns the points of a series; `None` if no series has this name.
+    pub fn read(&self, name: &str, range: &SeriesRange) -> Option<Vec<SeriesPoint>> {
+        self.site.read(name, range)
+    }
+
+    /// True if the last sample could not be written.
+    pub fn is_failing(&self) -> bool {
+        self.site.is_failing()
+    }
+}
