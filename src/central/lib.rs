@@ -16,7 +16,7 @@
 //! | `generations` | what nodes boot: rendering, archive, drift, reload, rollback |
 //! | `boot` | the boot of a machine: DHCP, files, script, admission, overlay |
 //! | `nodes` | orders of operators about nodes |
-//! | `series` | time series of the site |
+//! | `series` | time series of the site and its nodes |
 //! | `admin` | API tokens and backups; activities of all services that are not finished |
 //! | `agents` | the protocol of an agent's link |
 //!
@@ -184,7 +184,7 @@ impl Central {
         });
         nodes.restore_reboots();
         let rollouts = Arc::new(Rollouts::new(env.clone(), links.clone(), nodes.clone()));
-        let series = Arc::new(Series::new(env.clone(), boot.clone()));
+        let series = Arc::new(Series::new(env.clone(), links.clone(), boot.clone()));
         let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };
         let admin = Arc::new(Admin::new(env.clone(), enrolment.clone()));
         Arc::new(Central {

@@ -76,7 +76,7 @@ pub use link::{
     ActionId, ActionOrder, ActionOutcome, DRAIN_HOOKS, DrainEntry, DrainOrder, DrainReport,
     FromAgent, FromCentral, Heartbeat, Hello, HookName, HookReport, HookState, MAX_DRAIN_HOOKS,
     MAX_DRAIN_REASON, MAX_HOOK_DETAIL, NodeAction, NodeReport, NodeSpec, Section, SectionReport,
-    SpecEntry, Welcome,
+    SpecEntry, Usage, Welcome,
 };
 pub use network::{InterfaceName, NetworkName, NetworkSpec, PRIVATE_BRIDGE_MAC, Subnet};
 pub use task::shell;

@@ -40,8 +40,8 @@
 //! **Full or broken disk.** Every writer receives the error. The store takes changes again when the
 //! disk does; a restart is not necessary.
 //!
-//! **Files beside the journal.** [`ChunkLogs`], [`GenerationArchive`], [`RevisionArchive`] and
-//! [`SeriesLog`] hold large contents. An archive is written after the record that names it, so a crash may lose
+//! **Files beside the journal.** [`ChunkLogs`], [`GenerationArchive`], [`RevisionArchive`],
+//! [`SeriesLog`] and [`NodeSeriesLog`] hold large contents. An archive is written after the record that names it, so a crash may lose
 //! contents; reads report that.
 
 mod archive;
@@ -62,6 +62,7 @@ mod tests;
 
 pub use archive::chunk_log::{Chunk, ChunkLogs, Limits, LogLine};
 pub use archive::generation_archive::{ArchiveError, GenerationArchive};
+pub use archive::node_series_log::{NODE_SERIES_BYTES, NodeSeriesLog};
 pub use archive::revisions::RevisionArchive;
 pub use archive::series_log::SeriesLog;
 pub use audit::AuditFilter;

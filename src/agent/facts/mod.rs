@@ -1,15 +1,20 @@
-//! Facts about this machine, read from sysfs and procfs without external programs. Unreadable facts
+//! Facts about this machine, read from sysfs and procfs. Only `gpu_usage` runs a program. Unreadable facts
 //! are absent.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `drain_hooks` | drain hooks of the overlays |
+//! | `gpu_usage` | utilisation of GPUs, from the host's driver |
 //! | `slots` | suggests the disk and the fabric device of each unit |
+//! | `usage` | utilisation of processors, memory, file systems, NICs |
 
 mod drain_hooks;
+mod gpu_usage;
 mod slots;
+mod usage;
 
 pub use drain_hooks::drain_hooks;
+pub use usage::UsageMeter;
 
 use super::{
     disks,
@@ -135,6 +140,7 @@ pub fn heartbeat(tree: &Tree) -> Heartbeat {
         memory_available_kib: system::machine::memory(tree).available_kib,
         storage_free_bytes: storage.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize)),
         workloads: 0,
+        usage: None,
     }
 }
 

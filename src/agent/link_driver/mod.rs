@@ -85,6 +85,7 @@ struct Driver {
     /// The central node's clock at the last welcome.
     central_clock: Option<checks::CentralClock>,
     boot_log: BootLog,
+    usage: facts::UsageMeter,
 }
 
 /// Runs the agent until `shutdown`.
@@ -133,6 +134,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         _networks: networks,
         central_clock: None,
         boot_log: BootLog::new(),
+        usage: facts::UsageMeter::default(),
     };
     loop {
         let event = tokio::select! {
@@ -253,6 +255,7 @@ impl Driver {
             Effect::Heartbeat => {
                 let heartbeat = Heartbeat {
                     workloads: self.sections.workloads(),
+                    usage: self.usage.next_usage(&self.tree, &self.options.vm_dir),
                     ..facts::heartbeat(&self.tree)
                 };
                 self.send_message(&FromAgent::Heartbeat(heartbeat)).await;

@@ -50,6 +50,16 @@ impl<T> DeadlineRead<T> {
             mpsc::RecvTimeoutError::Disconnected => ReadError::Failed,
         })
     }
+
+    /// Returns the result if there is one yet. Does not block.
+    pub fn try_result(&self) -> Option<Result<T, ReadError>> {
+        match self.0.as_ref().map(mpsc::Receiver::try_recv) {
+            Ok(Ok(value)) => Some(Ok(value)),
+            Ok(Err(mpsc::TryRecvError::Empty)) => None,
+            Ok(Err(mpsc::TryRecvError::Disconnected)) => Some(Err(ReadError::Failed)),
+            Err(error) => Some(Err(*error)),
+        }
+    }
 }
 
 /// Starts to read a source in its own thread.

@@ -6,7 +6,7 @@ use crate::{
     BootTimesView, ChangeLabels, ChangeVars, DiffView, DoctorView, Drain, Fence, FirmwareView,
     GenerationView, Identify, ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeView,
     OverlayFileView, Pin, PowerOrder, PowerView, RemoveMachines, Rename, Replace, Replaced,
-    SearchView, SensorView, TimelineView,
+    SearchView, SensorView, SeriesPointsView, TimelineView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
@@ -35,6 +35,11 @@ routes! {
         "Compare the steps of a boot with other boots, and name what costs the time; the newest boot by default",
     )
     .query(&["session"]);
+    LIST_NODE_SERIES: Get<Array<SeriesPointsView>, 1> = Get::new(
+        "/v1/nodes/{node}/series",
+        "Show the time series of a node: a minute for a day, an hour for 90 days; the last day by default",
+    )
+    .query(&["from", "to", "step"]);
     GET_NODE_LOG: Get<JsonLines<BootLogLine>, 1> =
         Get::new("/v1/nodes/{node}/log", "Read kernel messages and system log of a boot; the newest boot by default")
             .query(&["session", "follow", "from"])

@@ -36,7 +36,7 @@ use checks::PendingCheck;
 use consoles::Consoles;
 use heartbeat_deadlines::Timers;
 use meshd_model::fleet::{Certificate, LinkState};
-use meshd_proto::{ActionId, ActionOrder, DrainReport, FromCentral, Heartbeat, Section};
+use meshd_proto::{ActionId, ActionOrder, DrainReport, FromCentral, Heartbeat, Section, Usage};
 use meshd_store::StoreError;
 use meshd_types::{BootSessionId, NodeId, SystemUuid, TaskId, Timestamp};
 use section_progress::SectionProgress;
@@ -160,6 +160,8 @@ struct LinkEntry {
     sections: BTreeMap<Section, SectionProgress>,
     /// The last report of drain hooks.
     drain: Option<DrainReport>,
+    /// Monotonic time of the last reported utilisation.
+    usage: Option<(Duration, Usage)>,
     /// A part of the desired state was not sent, because the disk refused it.
     has_unsent_spec: bool,
 }
@@ -258,6 +260,7 @@ impl Links {
             commands,
             sections,
             drain: None,
+            usage: None,
             has_unsent_spec: false,
         };
         if let Some(old) = links.entries.insert(node, entry) {
@@ -335,9 +338,11 @@ impl Links {
         Some((current_certificate, session))
     }
 
-    pub(crate) fn heartbeat(&self, link: LinkId, heartbeat: Heartbeat) {
+    pub(crate) fn heartbeat(&self, link: LinkId, mut heartbeat: Heartbeat) {
+        let usage = heartbeat.usage.take().map(|usage| (self.env.monotonic(), usage));
         if let Some(entry) = self.inner.lock().entries.get_mut(&link.node) {
             entry.state.heartbeat = Some(heartbeat);
+            entry.usage = usage.or(entry.usage.take());
         }
     }
 
@@ -383,6 +388,17 @@ impl Links {
             .values()
             .filter_map(|entry| entry.state.heartbeat.clone())
             .collect()
+    }
+
+    /// The utilisation that linked nodes reported within `max_age`.
+    pub(crate) fn recent_usage(&self, max_age: Duration) -> Vec<(NodeId, Usage)> {
+        let now = self.env.monotonic();
+        let links = self.inner.lock();
+        let usage = links.entries.iter().filter_map(|(node, entry)| {
+            let (at, usage) = entry.usage.as_ref()?;
+            (now.saturating_sub(*at) <= max_age).then(|| (*node, usage.clone()))
+        });
+        usage.collect()
     }
 
     pub fn link_count(&self) -> usize {

@@ -79,6 +79,11 @@ impl SeriesRange {
         self.step
     }
 
+    /// Returns true if an interval has a part of the range.
+    pub fn overlaps(&self, start: u64, length: u64) -> bool {
+        start <= self.to && start.saturating_add(length) > self.from - self.from % self.step
+    }
+
     /// The first interval may begin before the range.
     fn contains(&self, start: u64) -> bool {
         start >= self.from - self.from % self.step && start <= self.to
@@ -165,23 +170,34 @@ impl SeriesHistory {
     /// Returns the means of a series, one for each step with a sample.
     pub fn read(&self, series: usize, range: &SeriesRange) -> Vec<SeriesPoint> {
         let values = |rows: &VecDeque<SampleRow>| {
-            let inside = rows.iter().filter(|row| range.contains(row.start));
-            let values = inside
+            let values = rows
+                .iter()
                 .filter_map(|row| Some((row.start, row.values.get(series).copied().flatten()?)));
             // A later sample of the same time replaces an earlier one.
             values.collect::<BTreeMap<u64, f64>>()
         };
-        let minutes = values(&self.minutes);
-        let samples = if range.step < HOUR {
-            minutes
-        } else {
-            let mut hours = means(&minutes, HOUR);
-            hours.extend(values(&self.hours));
-            hours
-        };
-        let points = means(&samples, range.step).into_iter();
-        points.map(|(start, value)| SeriesPoint { at: timestamp(start), value }).collect()
+        points(&values(&self.minutes), &values(&self.hours), range)
     }
+}
+
+/// Returns the means of samples, one for each step with a sample. Hours without a mean have that of
+/// their minutes.
+pub fn points(
+    minutes: &BTreeMap<u64, f64>,
+    hours: &BTreeMap<u64, f64>,
+    range: &SeriesRange,
+) -> Vec<SeriesPoint> {
+    let inside = |values: &BTreeMap<u64, f64>| {
+        let values = values.iter().filter(|(start, _)| range.contains(**start));
+        values.map(|(start, value)| (*start, *value)).collect::<BTreeMap<_, _>>()
+    };
+    let mut samples = inside(minutes);
+    if range.step >= HOUR {
+        samples = means(&samples, HOUR);
+        samples.extend(inside(hours));
+    }
+    let points = means(&samples, range.step).into_iter();
+    points.map(|(start, value)| SeriesPoint { at: timestamp(start), value }).collect()
 }
 
 fn start_of_hour(start: u64) -> u64 {

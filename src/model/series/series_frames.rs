@@ -6,11 +6,15 @@
 //! body    0 │ names of the series, by line                       columns of the frames that follow
 //!         1 │ begin, u64 │ a value for each series, f64 or NaN   a minute
 //!         2 │ begin, u64 │ values                                an hour
+//!         3 │ begin, u64 │ node ID, 8 characters, and its codes    a minute of all nodes
 //! ```
 //! A program with other series writes its names first. Columns of unknown names are dropped.
 
-use super::history::{SampleRow, SeriesStep};
-use meshd_types::Digest;
+use super::{
+    history::{SampleRow, SeriesStep},
+    node_series::{NODE_SERIES, NodeCodes},
+};
+use meshd_types::{Digest, NodeId};
 
 /// Bytes before a body.
 const HEAD: usize = 4 + CHECK;
@@ -18,6 +22,9 @@ const CHECK: usize = 8;
 const NAMES: u8 = 0;
 const MINUTE_ROW: u8 = 1;
 const HOUR_ROW: u8 = 2;
+const USAGE: u8 = 3;
+/// Bytes of a node ID.
+const ID: usize = 8;
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +32,8 @@ pub enum SeriesFrame {
     /// Names of the columns of the frames that follow.
     Names(Vec<String>),
     Row(SeriesStep, SampleRow),
+    /// Codes of nodes in the minute that begins at this second.
+    Usage(u64, Vec<(NodeId, NodeCodes)>),
 }
 
 fn check(body: &[u8]) -> [u8; CHECK] {
@@ -60,6 +69,32 @@ pub fn write_row(out: &mut Vec<u8>, step: SeriesStep, row: &SampleRow) {
     write_frame(out, &body);
 }
 
+/// Appends the codes of nodes in the minute that begins at `start`.
+pub fn write_usage(out: &mut Vec<u8>, start: u64, samples: &[(NodeId, NodeCodes)]) {
+    let mut body = vec![USAGE];
+    body.extend_from_slice(&start.to_le_bytes());
+    for (node, codes) in samples {
+        body.extend_from_slice(node.to_string().as_bytes());
+        body.extend_from_slice(codes);
+    }
+    write_frame(out, &body);
+}
+
+/// Codes of IDs that cannot be read are left out.
+fn parse_usage(body: &[u8]) -> Option<SeriesFrame> {
+    let (start, entries) = body.split_first_chunk::<8>()?;
+    let entries = entries.chunks_exact(ID + NODE_SERIES);
+    if !entries.remainder().is_empty() {
+        return None;
+    }
+    let samples = entries.filter_map(|entry| {
+        let (id, codes) = entry.split_at(ID);
+        let node = std::str::from_utf8(id).ok()?.parse().ok()?;
+        Some((node, codes.try_into().ok()?))
+    });
+    Some(SeriesFrame::Usage(u64::from_le_bytes(*start), samples.collect()))
+}
+
 fn parse_body(body: &[u8]) -> Option<SeriesFrame> {
     let (kind, rest) = body.split_first()?;
     let step = match *kind {
@@ -69,6 +104,7 @@ fn parse_body(body: &[u8]) -> Option<SeriesFrame> {
         }
         MINUTE_ROW => SeriesStep::Minute,
         HOUR_ROW => SeriesStep::Hour,
+        USAGE => return parse_usage(rest),
         _ => return None,
     };
     let (start, values) = rest.split_first_chunk::<8>()?;
@@ -102,6 +138,7 @@ pub fn read_frames(bytes: &[u8]) -> (Vec<SeriesFrame>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshd_types::Basis;
     use proptest::prelude::*;
 
     fn rows() -> impl Strategy<Value = Vec<SampleRow>> {
@@ -150,6 +187,15 @@ mod tests {
             let (frames, damaged) = read_frames(&bytes);
             prop_assert_eq!(frames.len(), rows.len(), "the names, and all rows but one");
             prop_assert!(damaged > 0);
+        }
+
+        #[test]
+        fn usage_of_nodes_round_trips(samples in prop::collection::vec((any::<u32>(), any::<NodeCodes>()), 0..9), start in any::<u64>()) {
+            let node = |number: u32| Basis::Serial(number.to_string()).node_id();
+            let samples: Vec<_> = samples.iter().map(|(number, codes)| (node(*number), *codes)).collect();
+            let mut bytes = Vec::new();
+            write_usage(&mut bytes, start, &samples);
+            prop_assert_eq!(read_frames(&bytes), (vec![SeriesFrame::Usage(start, samples)], 0));
         }
 
         #[test]

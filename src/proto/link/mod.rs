@@ -176,6 +176,36 @@ pub struct Heartbeat {
     pub storage_free_bytes: u64,
     /// Running workloads.
     pub workloads: u32,
+    /// Present about once a minute; older agents send none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// Utilisation of a node since its last measurement. Unknown values are absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// Busy time of all processors, percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u8>,
+    /// Memory that is not available, percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_percent: Option<u8>,
+    /// Used space of the fullest file system: root, or that of VMs; percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_percent: Option<u8>,
+    /// Received bytes a second of all physical NICs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received_bytes_per_s: Option<u64>,
+    /// Sent bytes a second of all physical NICs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sent_bytes_per_s: Option<u64>,
+    /// Hottest sensor, degrees Celsius.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature_c: Option<u8>,
+    /// Mean utilisation of the GPUs of the host's driver, percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_percent: Option<u8>,
 }
 
 /// An action for the agent. No action runs a shell.
@@ -234,6 +264,22 @@ pub enum ActionOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn heartbeat_of_an_older_agent_has_no_usage() {
+        let old = r#"{"kind":"heartbeat","uptime_s":5,"memory_available_kib":6,"storage_free_bytes":7,"workloads":8}"#;
+        let message: FromAgent = serde_json::from_str(old).expect("a heartbeat");
+        assert_eq!(
+            serde_json::to_string(&message).expect("plain"),
+            old,
+            "an older central node reads it"
+        );
+        let usage = Usage { cpu_percent: Some(9), ..Usage::default() };
+        let new = Heartbeat { usage: Some(usage), ..Heartbeat::default() };
+        let text = serde_json::to_string(&new).expect("plain");
+        assert!(text.ends_with(r#""usage":{"cpu_percent":9}}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Heartbeat>(&text).expect("its own text"), new);
+    }
 
     #[test]
     fn action_window_is_longer_than_its_ttl() {

@@ -6,10 +6,12 @@
 //! | `revisions` | contents of profile revisions |
 //! | `chunk_log` | output of tasks and logs of boots |
 //! | `series_log` | time series of the site |
+//! | `node_series_log` | time series of nodes |
 //! | `output_shares` | selects the lines that a log keeps, with a share for each node; pure |
 
 pub(crate) mod generation_archive;
 pub(crate) mod chunk_log;
+pub(crate) mod node_series_log;
 mod output_shares;
 pub(crate) mod revisions;
 pub(crate) mod series_log;

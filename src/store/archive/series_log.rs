@@ -141,6 +141,7 @@ impl SeriesLog {
                     row.values = columns.iter().map(value).collect();
                     history.restore(step, row);
                 }
+                SeriesFrame::Usage(..) => {}
             }
         }
         let is_whole = damaged == 0 && is_current && !columns.is_empty();

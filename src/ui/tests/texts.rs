@@ -52,6 +52,11 @@ pub fn answer(path: &str) -> Option<Value> {
             "waits": [{ "code": "approval", "at": AT, "last": AT }, { "code": "busy", "at": AT, "last": AT }],
             "stages": [stage("modloop", 30_000, 30_000), stage("approval", 60_000, 90_000)],
         }),
+        "/v1/nodes/5a0b77c1/series" => json!([
+            { "name": "cpu", "unit": "percent", "step_s": 600, "from": AT, "to": "2026-01-02T00:00:00Z",
+                "points": [{ "at": AT, "value": 40.4 }] },
+            { "name": "gpu", "unit": "percent", "step_s": 600, "from": AT, "to": "2026-01-02T00:00:00Z", "points": [] },
+        ]),
         "/v1/nodes/5a0b77c1/boot-times" => json!({
             "node": WAITING, "name": "waiting", "session": "0".repeat(24), "mac": "02:00:00:00:00:01", "model": "SYS-1",
             "result": "online", "order": "power on", "begun_at": AT, "total_ms": 90_000, "own_boots": 3, "model_boots": 7,
@@ -144,6 +149,13 @@ async fn boot_times_are_drawn_beside_medians_with_what_to_change() {
     assert!(text.contains("Change: boot order"), "{text}");
     assert!(page.contains("<rect class=\"mark\" x=\"498\""), "half as long: {page}");
     assert_eq!(page.matches("class=\"mark\"").count(), 1, "no machine of the model: {page}");
+}
+
+#[tokio::test]
+async fn node_page_plots_series_that_have_values() {
+    let page = page(&format!("nodes/{WAITING}")).await;
+    assert!(words(&page).contains("Processors busy 40 % 40 % to 40 %"), "{}", words(&page));
+    assert!(page.contains("id=\"plot-cpu\"") && !page.contains("plot-gpu"), "{page}");
 }
 
 #[tokio::test]

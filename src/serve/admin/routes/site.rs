@@ -148,7 +148,7 @@ pub(crate) async fn series(
 
 /// Reads the range of a request. Without an end it ends with the present minute, so that a page is
 /// the same for a minute.
-fn requested_range(
+pub(crate) fn requested_range(
     query: &Parameters,
     now: Timestamp,
 ) -> Result<(Timestamp, Timestamp, SeriesRange), Refused> {

@@ -5,11 +5,13 @@
 //! | `boot_times` | the steps of a boot beside the medians of other boots |
 //! | `log` | the log of one boot |
 //! | `overlay_files` | the files of its overlay |
+//! | `series` | plots of the last day |
 //! | `timeline` | the stages of a boot as bars |
 
 mod boot_times;
 pub(crate) mod log;
 pub(crate) mod overlay_files;
+mod series;
 mod timeline;
 
 use super::{Answer, actions, console::open_shell_form};
@@ -27,8 +29,8 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{
-    BootTimesView, DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView,
-    TimelineView, VmView, routes as api,
+    BootTimesView, DiffView, EventView, GenerationView, NodeDetail, SeriesPointsView, SlotView,
+    TaskView, TimelineView, VmView, routes as api,
 };
 use meshd_model::fleet::label_words;
 use meshd_proto::{Check, CheckStatus, Heartbeat};
@@ -49,6 +51,7 @@ struct Related {
     vms: Vec<VmView>,
     tasks: Vec<TaskView>,
     slots: Vec<SlotView>,
+    series: Vec<SeriesPointsView>,
     names: NodeNames,
 }
 
@@ -98,6 +101,7 @@ async fn load_related(
             .list(tasks.with("node", id).with("sort", "-created_at").with("limit", 10))
             .await?
             .rows,
+        series: series::last_day(client, id).await?,
         slots: slots.into_iter().filter(|slot| slot.id.to_string().starts_with(&prefix)).collect(),
         names: client.node_names().await?,
     })
@@ -126,6 +130,7 @@ pub(crate) async fn page(
             @if client.caller.role >= Role::Admin { (open_shell_form(&ConsoleTarget::Node(view.id.to_string()).page())) }
         }
         section { h2 { "Node" } div id="facts" data-live { (summary(&detail)) } }
+        (series::plots(&related.series))
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
         section id="generations" { h2 { "Generations" } (generations(&related))
             @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/overlay", view.id)) { "Files of its next overlay" } } }

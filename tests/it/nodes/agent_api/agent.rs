@@ -171,6 +171,26 @@ async fn agent_enrols_by_token_links_reports_and_reboots_on_order() {
 }
 
 #[tokio::test]
+async fn heartbeat_carries_the_utilisation_of_the_node() {
+    let fake = Fake::start().await;
+    let token = fake.mint(Duration::from_secs(900));
+    let mut machine = Machine::new(&fake, &fake.ca_pem, Some(token));
+    fs::create_dir_all(machine.path("proc")).expect("a folder");
+    fs::write(machine.path("proc/meminfo"), "MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
+        .expect("written");
+    machine.start();
+    let memory = |seen: &Seen| match seen {
+        Seen::Message(FromAgent::Heartbeat(heartbeat)) => heartbeat.usage.as_ref()?.memory_percent,
+        _ => None,
+    };
+    fake.wait(|seen| seen.iter().any(|seen| memory(seen).is_some())).await;
+    let measured: Vec<u8> = fake.seen().iter().filter_map(memory).collect();
+    assert_eq!(measured, [75], "one measurement a minute");
+    machine.stop().await;
+    fake.stop().await;
+}
+
+#[tokio::test]
 async fn restarted_agent_keeps_its_key_and_certificate() {
     let fake = Fake::start().await;
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));

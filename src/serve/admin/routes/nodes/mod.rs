@@ -7,6 +7,7 @@
 //! | `detail` | one node, the timeline of a boot, and where its time goes |
 //! | `machines` | machines that have not booted yet |
 //! | `orders` | orders to one node and to several |
+//! | `series` | time series of a node |
 //! | `shell` | shells of nodes |
 //! | `single_orders` | orders that only one node takes |
 
@@ -15,6 +16,7 @@ pub(crate) mod detail;
 mod list;
 mod machines;
 mod orders;
+mod series;
 mod shell;
 mod single_orders;
 
@@ -28,6 +30,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .get(&api::GET_NODE, detail::node)
         .get(&api::GET_NODE_TIMELINE, detail::timeline)
         .get(&api::GET_NODE_BOOT_TIMES, detail::boot_times)
+        .get(&api::LIST_NODE_SERIES, series::node_series)
         .get(&api::GET_NODE_LOG, stored_logs::boot_log)
         .get(&api::LIST_NODE_GENERATIONS, generations::history)
         .get(&api::COMPARE_NODE_GENERATIONS, generations::diff);

@@ -1,0 +1,322 @@
+//! Time series of nodes: a file for each hour and each day, and a log of the present hour.
+//!
+//! ```text
+//! FOLDER/present         frames of the present hour (`meshd_model::series`), one for each minute
+//! FOLDER/hours/<hour>    a table of 60 minutes; the name counts hours since the epoch
+//! FOLDER/days/<day>      a table of 24 hours; written anew after each of its hours
+//! ```
+//! Files are kept by their distance to the present: 25 hours, 91 days, and a number of bytes in
+//! all. So a wrong clock removes no file of the right time before it fills all places itself.
+//!
+//! Tables are flushed before they replace a file, the log of the present hour is not. What a full
+//! disk refuses stays in memory until the hour ends.
+
+use meshd_model::series::{
+    HOUR, MINUTE, NODE_SERIES, NodeCodes, NodeSeries, NodeTable, RecordPlace, SeriesFrame,
+    SeriesPoint, SeriesRange, TABLE_HEAD, UNKNOWN, find_record, index_length, points, read_frames,
+    unpack_record, write_usage,
+};
+use meshd_types::{NodeId, Timestamp};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Columns of an hour and of a day.
+const MINUTES: usize = 60;
+const HOURS: usize = 24;
+/// Seconds of a day.
+const DAY: u64 = 24 * HOUR;
+/// Maximum number of files.
+const MAX_HOURS: usize = 25;
+const MAX_DAYS: usize = 91;
+/// Maximum length of all files without the log of the present hour, in bytes.
+pub const NODE_SERIES_BYTES: u64 = 85_000_000;
+/// Maximum length of a file that is read, in bytes.
+const MAX_READ: u64 = 32 << 20;
+
+/// The series of all nodes.
+pub struct NodeSeriesLog {
+    folder: PathBuf,
+    max_bytes: u64,
+    state: Mutex<NodeSeriesState>,
+}
+
+struct NodeSeriesState {
+    is_loaded: bool,
+    /// The present hour, counted since the epoch.
+    hour: Option<u64>,
+    minutes: NodeTable,
+    is_failing: bool,
+}
+
+impl NodeSeriesLog {
+    /// Uses a folder, which is created when needed. Nothing is read.
+    pub fn new(folder: PathBuf, max_bytes: u64) -> Self {
+        let state = NodeSeriesState {
+            is_loaded: false,
+            hour: None,
+            minutes: NodeTable::new(MINUTES),
+            is_failing: false,
+        };
+        NodeSeriesLog { folder, max_bytes, state: Mutex::new(state) }
+    }
+
+    /// Adds the samples of a minute, and writes them. Blocks.
+    pub fn record(&self, at: Timestamp, samples: &[(NodeId, NodeCodes)]) {
+        let seconds = u64::try_from(at.seconds()).unwrap_or(0);
+        let mut state = self.loaded();
+        let written = self.begin_hour(&mut state, seconds / HOUR).and_then(|()| {
+            let mut frame = Vec::new();
+            write_usage(&mut frame, seconds - seconds % MINUTE, samples);
+            self.append(&frame)
+        });
+        let column = minute_of(seconds);
+        samples.iter().for_each(|(node, codes)| state.minutes.set(*node, column, codes));
+        let path = self.folder.display();
+        match &written {
+            Ok(()) if state.is_failing => tracing::info!(%path, "series of nodes are stored again"),
+            Err(error) if !state.is_failing => {
+                tracing::warn!(%error, %path, "series of nodes cannot be stored");
+            }
+            _ => {}
+        }
+        state.is_failing = written.is_err();
+    }
+
+    /// Returns the points of all series of a node, in the order of [`NodeSeries::ALL`]. Blocks.
+    pub fn read(&self, node: NodeId, range: &SeriesRange) -> Vec<Vec<SeriesPoint>> {
+        let present = {
+            let state = self.loaded();
+            state.hour.map(|hour| (hour, state.minutes.node(node)))
+        };
+        let mut minutes = vec![BTreeMap::new(); NODE_SERIES];
+        let mut hours = vec![BTreeMap::new(); NODE_SERIES];
+        if range.step() < HOUR {
+            for hour in self.numbers("hours", range, HOUR) {
+                let rows = self.node_of_file(&self.path("hours", hour), MINUTES, node);
+                rows.iter().for_each(|rows| add_rows(&mut minutes, rows, hour * HOUR, MINUTE));
+            }
+        } else {
+            for day in self.numbers("days", range, DAY) {
+                let rows = self.node_of_file(&self.path("days", day), HOURS, node);
+                rows.iter().for_each(|rows| add_rows(&mut hours, rows, day * DAY, HOUR));
+            }
+        }
+        if let Some((hour, Some(rows))) = present {
+            add_rows(&mut minutes, &rows, hour * HOUR, MINUTE);
+        }
+        let series = minutes.iter().zip(&hours);
+        series.map(|(minutes, hours)| points(minutes, hours, range)).collect()
+    }
+
+    /// True if the last samples could not be written.
+    pub fn is_failing(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_failing
+    }
+
+    fn path(&self, folder: &str, number: u64) -> PathBuf {
+        self.folder.join(folder).join(number.to_string())
+    }
+
+    fn present_path(&self) -> PathBuf {
+        self.folder.join("present")
+    }
+
+    /// The state, after the log of the present hour was read.
+    fn loaded(&self) -> MutexGuard<'_, NodeSeriesState> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.is_loaded {
+            state.is_loaded = true;
+            if let Err(error) = self.load(&mut state)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                let path = self.present_path();
+                tracing::warn!(%error, path = %path.display(), "series of nodes cannot be read");
+            }
+        }
+        state
+    }
+
+    fn load(&self, state: &mut NodeSeriesState) -> io::Result<()> {
+        let bytes = read_file(&self.present_path())?;
+        let (frames, damaged) = read_frames(&bytes);
+        let samples: Vec<_> = frames
+            .into_iter()
+            .filter_map(|frame| match frame {
+                SeriesFrame::Usage(start, samples) => Some((start, samples)),
+                SeriesFrame::Names(_) | SeriesFrame::Row(..) => None,
+            })
+            .collect();
+        let Some(hour) = samples.last().map(|(start, _)| start / HOUR) else { return Ok(()) };
+        state.hour = Some(hour);
+        state.minutes = self.table("hours", hour, MINUTES);
+        let mut whole = Vec::new();
+        for (start, samples) in samples.iter().filter(|(start, _)| start / HOUR == hour) {
+            for (node, codes) in samples {
+                state.minutes.set(*node, minute_of(*start), codes);
+            }
+            write_usage(&mut whole, *start, samples);
+        }
+        if damaged > 0 {
+            let path = self.present_path();
+            tracing::warn!(damaged, path = %path.display(), "damaged bytes of series of nodes are skipped");
+            replace(&path, &whole)?;
+        }
+        Ok(())
+    }
+
+    /// Stores the former hour, and begins another one. If it is on record, it continues.
+    fn begin_hour(&self, state: &mut NodeSeriesState, hour: u64) -> io::Result<()> {
+        if state.hour == Some(hour) {
+            return Ok(());
+        }
+        let next = self.table("hours", hour, MINUTES);
+        let minutes = std::mem::replace(&mut state.minutes, next);
+        let stored = match state.hour.replace(hour) {
+            Some(former) if !minutes.is_empty() => self.store_hour(former, &minutes),
+            _ => Ok(()),
+        };
+        self.prune(hour);
+        // The log is removed although the hour could not be stored: its place is needed.
+        match fs::remove_file(self.present_path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => stored.and(Err(error)),
+            _ => stored,
+        }
+    }
+
+    fn store_hour(&self, hour: u64, minutes: &NodeTable) -> io::Result<()> {
+        replace(&self.path("hours", hour), &minutes.encode())?;
+        let day = hour * HOUR / DAY;
+        let mut hours = self.table("days", day, HOURS);
+        let column = usize::try_from(hour % HOURS as u64).unwrap_or(0);
+        minutes.means().for_each(|(node, codes)| hours.set(node, column, &codes));
+        replace(&self.path("days", day), &hours.encode())
+    }
+
+    /// Reads a table. A file that is absent or damaged is an empty one.
+    fn table(&self, folder: &str, number: u64, columns: usize) -> NodeTable {
+        let bytes = read_file(&self.path(folder, number)).ok();
+        let table = bytes.and_then(|bytes| NodeTable::decode(&bytes, columns));
+        table.unwrap_or_else(|| NodeTable::new(columns))
+    }
+
+    /// Reads the rows of one node.
+    fn node_of_file(&self, path: &Path, columns: usize, node: NodeId) -> Option<Vec<Vec<u8>>> {
+        let mut file = File::open(path).ok()?;
+        let mut head = [0; TABLE_HEAD];
+        file.read_exact(&mut head).ok()?;
+        let mut index = vec![0; index_length(&head, columns)?];
+        file.read_exact(&mut index).ok()?;
+        let RecordPlace { offset, length } = find_record(&head, &index, node)?;
+        let begin = (TABLE_HEAD + index.len()) as u64;
+        file.seek(SeekFrom::Start(begin + offset)).ok()?;
+        let mut record = vec![0; length];
+        file.read_exact(&mut record).ok()?;
+        unpack_record(&record, columns)
+    }
+
+    /// The numbers of the files of a folder that have a part of a range.
+    fn numbers(&self, folder: &str, range: &SeriesRange, length: u64) -> Vec<u64> {
+        let files = self.files(folder).into_iter().map(|(number, _)| number);
+        files.filter(|number| range.overlaps(number.saturating_mul(length), length)).collect()
+    }
+
+    /// Numbers and lengths of the files of a folder.
+    fn files(&self, folder: &str) -> Vec<(u64, u64)> {
+        let entries = fs::read_dir(self.folder.join(folder)).into_iter().flatten().flatten();
+        let file = |entry: fs::DirEntry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            Some((number, entry.metadata().ok()?.len()))
+        };
+        entries.filter_map(file).collect()
+    }
+
+    /// Removes the files that are farthest from the present: days before hours.
+    fn prune(&self, hour: u64) {
+        let sorted = |folder: &str, present: u64| {
+            let mut files = self.files(folder);
+            files.sort_by_key(|(number, _)| number.abs_diff(present));
+            files
+        };
+        let mut hours = sorted("hours", hour);
+        let mut days = sorted("days", hour * HOUR / DAY);
+        let mut old: Vec<PathBuf> = Vec::new();
+        let excess_hours = hours.split_off(hours.len().min(MAX_HOURS));
+        let excess_days = days.split_off(days.len().min(MAX_DAYS));
+        old.extend(excess_hours.iter().map(|(number, _)| self.path("hours", *number)));
+        old.extend(excess_days.iter().map(|(number, _)| self.path("days", *number)));
+        let mut bytes: u64 = hours.iter().chain(&days).map(|(_, length)| length).sum();
+        while bytes > self.max_bytes {
+            let (folder, last) = match days.pop() {
+                Some(last) => ("days", last),
+                None => match hours.pop() {
+                    Some(last) => ("hours", last),
+                    None => break,
+                },
+            };
+            bytes -= last.1;
+            old.push(self.path(folder, last.0));
+        }
+        for path in old {
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::warn!(%error, path = %path.display(), "an old series cannot be removed");
+            }
+        }
+    }
+
+    fn append(&self, frame: &[u8]) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        let path = self.present_path();
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        let length = file.metadata()?.len();
+        if let Err(error) = file.write_all(frame) {
+            // A partial frame would damage the next one. If this fails, too, the reader skips it.
+            let _ = file.set_len(length);
+            return Err(error);
+        }
+        Ok(())
+    }
+}
+
+fn minute_of(seconds: u64) -> usize {
+    usize::try_from(seconds % HOUR / MINUTE).unwrap_or(0)
+}
+
+/// Adds the values of a file that begins at `start`.
+fn add_rows(values: &mut [BTreeMap<u64, f64>], rows: &[Vec<u8>], start: u64, step: u64) {
+    for ((series, values), codes) in NodeSeries::ALL.iter().zip(values).zip(rows) {
+        let known = (0_u64..).zip(codes).filter(|(_, code)| **code != UNKNOWN);
+        values.extend(known.filter_map(|(column, code)| {
+            Some((start.saturating_add(column * step), series.decode(*code)?))
+        }));
+    }
+}
+
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_READ).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Replaces a file by a complete one.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let temporary = path.with_extension("new");
+    let written = File::create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_data()
+    });
+    written.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
+        // On a full disk, half a file would keep the space from the store.
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+#[cfg(test)]
+mod tests;
