@@ -49,6 +49,10 @@ fn awaited(text: &str) -> Result<Awaited, String> {
     limit.map(|limit| Awaited { limit, ready }).ok_or_else(|| hint.to_owned())
 }
 
+/// Time in which the node of a running VM says whether its guest is ready, also after a restart of
+/// the central node. An agent older than readiness checks never does.
+const UNREPORTED_LIMIT: Duration = Duration::from_secs(15);
+
 /// State for which a command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
@@ -67,6 +71,8 @@ enum Progress {
     Failed(String),
     /// The current state.
     Pending(String),
+    /// The VM runs, and its node does not say whether the guest is ready.
+    Unreported,
 }
 
 impl Wait {
@@ -97,6 +103,7 @@ impl Wait {
         };
         let (uuid, name, started) = (vm.uuid, &vm.name, Instant::now());
         let (mut last_response, mut printed) = (started, String::new());
+        let mut unreported_since = None;
         loop {
             let progress = match client.get(api::LIST_VMS.path([])).await {
                 Ok(all) => {
@@ -106,7 +113,22 @@ impl Wait {
                 Err(failure) if last_response.elapsed() > RECONNECT_TIMEOUT => return Err(failure),
                 Err(_) => Progress::Pending("the central node does not answer".to_owned()),
             };
+            if progress != Progress::Unreported {
+                unreported_since = None;
+            }
             let state = match progress {
+                Progress::Unreported => {
+                    let since = *unreported_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= UNREPORTED_LIMIT {
+                        return Err(Failure::new(
+                            format!(
+                                "{name} is running, but its node does not report whether it is ready"
+                            ),
+                            "the agent is older than readiness checks: boot the node again, or leave out `ready`",
+                        ));
+                    }
+                    "running, and not ready yet".to_owned()
+                }
                 Progress::Done => return Ok(()),
                 Progress::Failed(why) => {
                     return Err(Failure::new(
@@ -149,8 +171,7 @@ fn progress(all: &[VmView], uuid: SystemUuid, until: Until) -> Progress {
         }
         (Until::Ready, VmPhase::Running) if vm.settled && vm.ready == Some(true) => Progress::Done,
         (Until::Ready, VmPhase::Running) if vm.settled && vm.ready.is_none() => {
-            let state = "running; the agent of its node does not report whether it is ready";
-            Progress::Pending(state.to_owned())
+            Progress::Unreported
         }
         (Until::Ready, VmPhase::Running) if vm.settled => {
             Progress::Pending("running, and not ready yet".to_owned())
@@ -235,6 +256,7 @@ mod tests {
             guest.ready = ready;
             let progress = progress(std::slice::from_ref(&guest), guest.uuid, Until::Ready);
             assert_eq!(progress == Progress::Done, is_done, "{ready:?} {progress:?}");
+            assert_eq!(progress == Progress::Unreported, ready.is_none(), "{ready:?}");
         }
         guest.settled = false;
         let progress = progress(std::slice::from_ref(&guest), guest.uuid, Until::Ready);
