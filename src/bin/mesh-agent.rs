@@ -6,7 +6,10 @@ use meshd_agent::facts;
 use meshd_agent::files;
 use meshd_agent::link_driver;
 use meshd_agent::system::{Tree, keyrings};
-use meshd_agent::task::{shell::shell_enter, task_enter};
+use meshd_agent::task::{
+    shell::{guest_enter, shell_enter},
+    task_enter,
+};
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
@@ -115,6 +118,20 @@ enum Verb {
         #[arg(long)]
         procs: PathBuf,
     },
+    /// Become the SSH client of an administrator
+    #[command(hide = true, name = guest_enter::VERB)]
+    GuestShellEnter {
+        #[arg(long)]
+        procs: PathBuf,
+        #[arg(long)]
+        uid: u32,
+        #[arg(long)]
+        passwd: PathBuf,
+        #[arg(long)]
+        folder: PathBuf,
+        #[arg(last = true, required = true)]
+        argv: Vec<OsString>,
+    },
     /// Remove the kernel keys of a user
     #[command(hide = true, name = keyrings::VERB)]
     ClearKeys {
@@ -176,6 +193,10 @@ fn main() -> ExitCode {
         }
         Verb::ShellEnter { procs } => {
             Ok(cannot_run(shell_enter::enter(&procs), shell_enter::CANNOT_RUN))
+        }
+        Verb::GuestShellEnter { procs, uid, passwd, folder, argv } => {
+            let exec = guest_enter::GuestShellExec { procs, uid, passwd, folder };
+            guest_shell_enter(&exec, &argv)
         }
         Verb::ClearKeys { uid } => {
             keyrings::clear(uid).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg)
@@ -303,6 +324,15 @@ fn vm_enter(
 fn task_enter(exec: task_enter::TaskExec, argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = program_of(argv)?;
     Ok(cannot_run(task_enter::enter(&exec, program, args), task_enter::CANNOT_RUN))
+}
+
+fn guest_shell_enter(
+    exec: &guest_enter::GuestShellExec,
+    argv: &[OsString],
+) -> anyhow::Result<ExitCode> {
+    let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
+    let entered = guest_enter::enter(exec, program.as_ref(), args);
+    Ok(cannot_run(entered, guest_enter::CANNOT_RUN))
 }
 
 /// Writes to standard output. `println!` would panic if it is full or closed.

@@ -67,7 +67,7 @@ pub use environment::{
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{
     ConnectError, ConsoleFrame, ConsoleInput, ConsoleSession, LinkCommand, LinkError, LinkId,
-    NodeConsole, SpecPart, WATCH_INTERVAL, doctor_report,
+    NodeConsole, ShellLimits, ShellTerminal, SpecPart, WATCH_INTERVAL, doctor_report,
 };
 pub use nodes::{
     AcceptedOrder, BATCH, BisectionRequest, BulkError, CancelError, ComparedBoot, Fleet,
@@ -75,10 +75,10 @@ pub use nodes::{
     NodeRecords, NodeResults, OperateError, OrderError, PlannedRollout, RolloutError,
     RolloutRequest, Rollouts,
 };
-pub use tasks::{InputError, ShellError, ShellLimits, TaskError, TaskRequest, TaskTarget};
+pub use tasks::{InputError, ShellError, TaskError, TaskRequest, TaskTarget};
 pub use vms::{
-    ConsoleError, MAX_SITE_VMS, RunningWorkError, SlotError, SlotParts, VmError, VmVerb,
-    VolumeUseError, vm_entries,
+    ConsoleError, GuestShellError, GuestShellRequest, MAX_SITE_VMS, RunningWorkError, SlotError,
+    SlotParts, VmError, VmVerb, VolumeUseError, vm_entries,
 };
 
 use admin::Admin;

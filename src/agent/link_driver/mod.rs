@@ -284,6 +284,10 @@ impl Driver {
             FromCentral::Spec(spec) => self.sections.apply(spec),
             FromCentral::Console(order) => self.sections.vms.console(order),
             FromCentral::Shell(order) => self.sections.tasks.open_shell(order),
+            FromCentral::GuestShell(order) => {
+                let access = self.sections.vms.guest_access(order.uuid);
+                self.sections.tasks.open_guest_shell(order, access);
+            }
             FromCentral::TaskInput(order) => self.sections.tasks.connect_input(order),
             FromCentral::OutputStored(stored) => self.sections.tasks.output_stored(stored),
             FromCentral::LogStored(stored) => self.boot_log.stored(stored),

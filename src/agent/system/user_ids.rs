@@ -16,6 +16,8 @@ use std::{
 /// User IDs of VMs: above the IDs of distributions and container managers, with common bits in
 /// [`MASK`].
 pub const VMS: Range<u32> = 0x7140_0000..0x7141_0000;
+/// User IDs of the SSH clients that connect administrators to guests: one for each VM.
+pub const RELAYS: Range<u32> = VMS.end..VMS.end + (VMS.end - VMS.start);
 /// Mask of the bits that all user IDs of VMs have in common.
 pub const MASK: u32 = 0xffff_0000;
 /// User IDs of tasks whose order names no user.
@@ -34,6 +36,11 @@ pub fn is_assigned(user: u32) -> bool {
 /// Returns the user of a task: the same on all its nodes, which may share files.
 pub fn of_task(TaskId([first, second, third, _]): TaskId) -> u32 {
     TASKS.start + u32::from_be_bytes([0, first, second, third])
+}
+
+/// Returns the user of the SSH client for the guest of a VM, by the user of that VM.
+pub fn relay_of(vm_user: u32) -> Option<u32> {
+    VMS.contains(&vm_user).then(|| vm_user + (RELAYS.start - VMS.start))
 }
 
 /// Assigns the next free ID of a range. `folder` stores which one is next. `taken` are IDs whose
@@ -91,6 +98,17 @@ mod tests {
         assert!(next(&[first, first + 1, first + 2, first + 3]).is_err());
         fs::write(dir.path().join(NEXT), "0").expect("written");
         assert_eq!(next(&[]), Ok(first), "root is never assigned");
+    }
+
+    #[test]
+    fn user_of_a_relay_is_no_user_of_vms_tasks_or_orders() {
+        for vm_user in [VMS.start, VMS.end - 1] {
+            let relay = relay_of(vm_user).expect("a user");
+            assert!(RELAYS.contains(&relay) && is_assigned(relay), "{relay:#x}");
+            assert!(!VMS.contains(&relay) && !TASKS.contains(&relay), "{relay:#x}");
+            assert_ne!(relay & MASK, VMS.start, "the firewall of VMs does not hold it");
+        }
+        assert_eq!((relay_of(0), relay_of(VMS.end)), (None, None));
     }
 
     #[test]

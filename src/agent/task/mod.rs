@@ -31,16 +31,20 @@ mod task_input;
 mod task_runner;
 
 use self::{
-    cgroup::Cgroups, scratch_storage::Storage, shell::Shells, task_input::InputRequest,
+    cgroup::Cgroups,
+    scratch_storage::Storage,
+    shell::{GuestLogin, ShellProgram, Shells},
+    task_input::InputRequest,
     task_runner::TaskRunner,
 };
 use crate::{
     link::{acked_stream::AckedOffsets, call::Endpoint},
     networks::firewall::user::CentralServices,
+    vm::{GuestAccess, LoginFault},
 };
 use meshd_proto::{
     FromAgent, NodeReport, SectionReport,
-    shell::ShellOrder,
+    shell::{GuestShellOrder, ShellOrder},
     task::{
         InputOrder, MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState,
         TaskEntry, TaskFault, TaskNodeState, TaskReport, TaskUpdate,
@@ -53,7 +57,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::timeout,
 };
@@ -137,7 +141,19 @@ impl Tasks {
     /// Opens a shell for an administrator.
     pub fn open_shell(&mut self, order: ShellOrder) {
         let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
-        self.shells.open(order, self.endpoint.clone(), cgroups);
+        self.shells.open(order, ShellProgram::Root, self.endpoint.clone(), cgroups);
+    }
+
+    /// Opens a login at a guest for an administrator. `access` is what it needs.
+    pub fn open_guest_shell(
+        &mut self,
+        order: GuestShellOrder,
+        access: oneshot::Receiver<Result<GuestAccess, LoginFault>>,
+    ) {
+        let GuestShellOrder { user, forget_host_key, shell, .. } = order;
+        let program = ShellProgram::Guest(GuestLogin { user, forget_host_key, access });
+        let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
+        self.shells.open(shell, program, self.endpoint.clone(), cgroups);
     }
 
     /// Connects the standard input of a task. Without an answer, the central node gives up.

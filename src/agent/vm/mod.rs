@@ -7,7 +7,7 @@
 //! | `process` | one VM: state machine, supervisor, QEMU's process and control socket |
 //! | `spec` | specification and resources ─▶ plan ─▶ QEMU's arguments; pure |
 //! | `disks` | images, disk writes and wipes, cloud-init seed |
-//! | `net` | TAP devices of NICs and their filters |
+//! | `net` | TAP devices of NICs and their filters, logins at guests |
 //! | `console` | serial console: log, input, connection to the central node |
 //! | `host` | resources of this node: programs, firmware, CPUs, memory, disk space |
 //! | [`confine`] | unprivileged user, control group and device rights of each VM |
@@ -54,6 +54,7 @@ pub use manager::{
     VmManager,
     vms::{ReleaseError, StartError, Vms},
 };
+pub use net::guest_login::{GuestAccess, LoginFault};
 
 use std::path::{Path, PathBuf};
 

@@ -93,6 +93,31 @@ impl VmPaths {
         self.folder.join("seed.iso")
     }
 
+    /// Folder of the SSH client's user: the private key for the guest, and the guest's host key.
+    pub fn relay(&self) -> PathBuf {
+        self.folder.join("relay")
+    }
+
+    /// Private key that the guest accepts by its cloud-init data.
+    pub fn relay_key(&self) -> PathBuf {
+        self.relay().join("key")
+    }
+
+    /// Host key that the guest showed first.
+    pub fn relay_known_hosts(&self) -> PathBuf {
+        self.relay().join("known_hosts")
+    }
+
+    /// Public half of [`VmPaths::relay_key`]. Root owns it, unlike the folder.
+    pub fn relay_public(&self) -> PathBuf {
+        self.folder.join("relay.pub")
+    }
+
+    /// `/etc/passwd` of the SSH client.
+    pub fn relay_passwd(&self) -> PathBuf {
+        self.folder.join("relay.passwd")
+    }
+
     /// Layer with the guest's changes to a volume.
     pub fn layer(&self, index: usize) -> PathBuf {
         self.folder.join(format!("volume{index}.qcow2"))

@@ -16,7 +16,7 @@ fn operation_ids_are_unique_verb_and_noun() {
         assert!(spec.name.chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{}", spec.name);
     }
     let paths: BTreeSet<_> = specs().map(|spec| (spec.path, spec.verb.is_some())).collect();
-    assert_eq!((names.len(), paths.len()), (135, 135), "each route has its own path and method");
+    assert_eq!((names.len(), paths.len()), (136, 136), "each route has its own path and method");
 }
 
 #[test]
@@ -67,6 +67,7 @@ fn access_changes_require_admin_role() {
         "CREATE_BACKUP",
         "CREATE_TOKEN",
         "OPEN_NODE_SHELL",
+        "OPEN_VM_SHELL",
         "REVOKE_API_TOKEN",
         "REVOKE_NODE_CERTIFICATE",
         "REVOKE_TOKEN",

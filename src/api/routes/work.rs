@@ -28,6 +28,12 @@ routes! {
         "Open the console of a VM: a WebSocket; binary frames are bytes, text frames are notes",
     )
     .role(Role::Operator);
+    OPEN_VM_SHELL: Get<Empty, 1> = Get::new(
+        "/v1/vms/{vm}/shell",
+        "Open a shell of the guest of a VM by SSH: a WebSocket; binary frames are bytes, text frames are notes",
+    )
+    .query(&["rows", "columns", "terminal", "user", "forget_host_key"])
+    .role(Role::Admin);
     GET_VM_CONSOLE_LOG: Get<Binary, 1> = Get::new("/v1/vms/{vm}/logs", "Read the console log of a VM, or follow it")
         .query(&["follow", "tail"])
         .role(Role::Operator);

@@ -91,7 +91,11 @@ meshd_types::hints!(ConnectError {
 });
 
 fn linger_of(order: &FromCentral) -> Duration {
-    if matches!(order, FromCentral::Shell(_)) { Duration::ZERO } else { LINGER }
+    if matches!(order, FromCentral::Shell(_) | FromCentral::GuestShell(_)) {
+        Duration::ZERO
+    } else {
+        LINGER
+    }
 }
 
 impl Links {

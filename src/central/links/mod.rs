@@ -8,6 +8,7 @@
 //! | `consoles` | connections of users to programs on nodes: VM consoles, shells, input of tasks |
 //! | `heartbeat_deadlines` | nodes that fall silent become offline |
 //! | `recent_link` | nodes that were online a moment ago, and whether their reboot was announced |
+//! | `shell_limits` | limits of shells, and the terminals of their users |
 //! | `section_progress` | which entries of each section a link has sent, and which of them its node has taken |
 //! | `severed_links` | ends the links of nodes without credentials, and forgets their reports |
 //! | `stale_checks` | nodes whose checks are too old become degraded |
@@ -18,6 +19,7 @@ mod consoles;
 mod heartbeat_deadlines;
 mod recent_link;
 mod section_progress;
+mod shell_limits;
 mod severed_links;
 mod stale_checks;
 
@@ -26,6 +28,8 @@ pub use checks::doctor_report;
 pub use consoles::{ConnectError, ConsoleFrame, ConsoleInput, ConsoleSession, NodeConsole};
 pub use heartbeat_deadlines::WATCH_INTERVAL;
 pub(crate) use recent_link::{announce_end, withdraw_end};
+pub(crate) use shell_limits::end_detail;
+pub use shell_limits::{ShellLimits, ShellTerminal};
 
 use crate::{
     environment::{Environment, alarms::log_failure},

@@ -26,7 +26,7 @@ pub use lifecycle::TaskRequest;
 pub(crate) use lifecycle::{edit_task, entry_for, entry_of};
 pub(crate) use node_loss::mark_node_lost;
 pub use node_selection::TaskTarget;
-pub use shell::{ShellError, ShellLimits};
+pub use shell::ShellError;
 
 use super::{environment::Environment, links::Links, locks::Leaf, reported_work::ReportedWork};
 use meshd_proto::task::Stream;

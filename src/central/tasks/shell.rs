@@ -4,41 +4,12 @@
 use super::Tasks;
 use crate::{
     environment::alarms::log_failure,
-    links::{ConnectError, ConsoleSession},
+    links::{ConnectError, ConsoleSession, ShellTerminal, end_detail},
 };
 use meshd_model::fleet::{AuditContext, Event, EventKind};
-use meshd_proto::{
-    FromCentral,
-    shell::{ShellOrder, TerminalName, WindowSize},
-};
+use meshd_proto::FromCentral;
 use meshd_store::StoreError;
-use meshd_types::{NodeId, failpoint, one_line};
-use std::time::Duration;
-
-/// Longest part of a text of the node in an event, in characters.
-const MAX_END: usize = 200;
-
-/// Limits of a shell. Somebody leaves the terminal open for a week.
-#[derive(Clone, Copy, Debug)]
-pub struct ShellLimits {
-    /// Time without input after which a shell ends.
-    pub idle: Duration,
-    /// Time before the end of an idle shell at which its user is warned.
-    pub warning: Duration,
-    /// Time after which a shell ends in any case.
-    pub total: Duration,
-}
-
-impl Default for ShellLimits {
-    fn default() -> Self {
-        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
-        ShellLimits { idle: minutes(30), warning: minutes(1), total: minutes(12 * 60) }
-    }
-}
-
-/// Time after [`ShellLimits::total`] at which the node ends a shell that the central node did not
-/// end.
-const NODE_MARGIN: Duration = Duration::from_secs(60);
+use meshd_types::{NodeId, failpoint};
 
 /// Why a shell does not open.
 #[derive(Debug, thiserror::Error)]
@@ -70,15 +41,13 @@ impl Tasks {
     pub async fn open_shell(
         &self,
         node: NodeId,
-        (window, terminal): (WindowSize, TerminalName),
+        terminal: ShellTerminal,
         audit: &AuditContext,
     ) -> Result<ConsoleSession, ShellError> {
         self.check_shells()?;
         self.links.check_console(node)?;
         self.record_shell(node, "an admin opens a shell", audit).await?;
-        let max_s = (ShellLimits::default().total + NODE_MARGIN).as_secs();
-        let max_s = u32::try_from(max_s).unwrap_or(u32::MAX);
-        let order = |console| FromCentral::Shell(ShellOrder { console, window, terminal, max_s });
+        let order = |console| FromCentral::Shell(terminal.order(console));
         let opened = self.links.open_console(node, order).await;
         if let Err(error) = &opened {
             self.shell_ended(node, &error.to_string(), audit).await;
@@ -88,8 +57,7 @@ impl Tasks {
 
     /// Records the end of a shell. `why` may contain words of the node.
     pub async fn shell_ended(&self, node: NodeId, why: &str, audit: &AuditContext) {
-        let why: String = one_line(why).to_string().chars().take(MAX_END).collect();
-        let recorded = self.record_shell(node, &format!("the shell ended: {why}"), audit).await;
+        let recorded = self.record_shell(node, &end_detail(why), audit).await;
         log_failure(recorded, "cannot record the end of a shell");
     }
 

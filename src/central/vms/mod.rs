@@ -5,6 +5,7 @@
 //! | `console_sessions` | connects an operator to the console of a VM; `serve` carries the bytes |
 //! | `disk_records` | audit records of disks that are written or wiped |
 //! | `error` | errors of orders about VMs |
+//! | `guest_shells` | shells of guests for administrators |
 //! | `running_work_guard` | refuses orders that would end or lose the work of a node |
 //! | `failover` | frees the VMs of a node that is fenced or removed, and places them elsewhere |
 //! | `nics` | MAC and IP addresses of virtual NICs |
@@ -19,6 +20,7 @@
 mod console_sessions;
 mod disk_records;
 mod error;
+mod guest_shells;
 mod running_work_guard;
 mod failover;
 mod nics;
@@ -33,6 +35,7 @@ mod volumes;
 pub use console_sessions::ConsoleError;
 pub use error::VmError;
 pub(crate) use failover::{release_vms, remove_node_work};
+pub use guest_shells::{GuestShellError, GuestShellRequest};
 pub(crate) use lifecycle::vm_event;
 pub use lifecycle::{VmVerb, vm_entries};
 pub(crate) use node_reports::record_reboot;

@@ -37,7 +37,7 @@ use super::{
     client::AdminClient,
     output::print::{Output, ago, bytes, fields, now, table, wrapped},
     profile::vars,
-    task::open_shell,
+    task::{Shell, open_shell},
     wait,
 };
 use bmc::{power, reports};
@@ -221,7 +221,10 @@ impl Node {
         wait(async {
             match self {
                 Node::Exec(exec) => exec.run(&client).await,
-                Node::Shell { node } => open_shell(&client, &one_node(&client, &node).await?).await,
+                Node::Shell { node } => {
+                    let node = one_node(&client, &node).await?;
+                    open_shell(&client, Shell::of_node(&node)).await
+                }
                 Node::List(list) => list.run(&client).await,
                 Node::Show { nodes, output } => {
                     let get = async |node: &str| client.get(api::GET_NODE.path([&node])).await;

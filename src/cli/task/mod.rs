@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | `attached` | a task whose output the command prints until it ends: signals, a closed output |
 //! | `input` | standard input of the command as that of a task |
-//! | `shell` | `meshd node shell`: the user's terminal as that of a shell on a node |
+//! | `shell` | `meshd node shell`, `meshd vm shell`: the user's terminal as that of a shell |
 
 mod attached;
 mod input;
 mod shell;
 
 pub(super) use attached::{OnInterrupt, run_attached};
-pub(super) use shell::open_shell;
+pub(super) use shell::{Shell, open_shell};
 
 use super::{
     Context, Failure,

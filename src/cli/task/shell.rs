@@ -1,4 +1,4 @@
-//! `meshd node shell`: the user's terminal as that of a shell on a node.
+//! `meshd node shell` and `meshd vm shell`: the user's terminal as that of a shell.
 
 use super::attached::Interrupts;
 use crate::cli::{
@@ -11,10 +11,10 @@ use crate::cli::{
     },
 };
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
-use meshd_api::routes as api;
+use meshd_api::routes::{self as api, Empty, GetPath};
 use meshd_lab::RawTerminal;
 use meshd_proto::{
-    shell::{InputNote, TerminalName, WindowSize},
+    shell::{GuestUser, InputNote, TerminalName, WindowSize},
     vm::ConsoleNote,
 };
 use rustix::termios::tcgetwinsize;
@@ -48,23 +48,58 @@ enum ShellEnd {
     /// The command got a signal; its exit code.
     Signal(u8),
     /// The node, meshd or the connection ended the shell.
-    Cut(String),
+    Cut { why: String, hint: Option<String> },
 }
 
-/// Opens a shell on a node, and returns its exit code. The terminal is restored in every case.
-pub(in crate::cli) async fn open_shell(client: &AdminClient, node: &str) -> Result<(), Failure> {
+/// A shell that a user opens: how to ask for it, and how to name it.
+pub(in crate::cli) struct Shell {
+    /// Without the terminal of the user.
+    path: GetPath<Empty>,
+    /// `n1 as root`
+    title: String,
+    /// Shows why the shell broke off.
+    show: String,
+    /// For a user without a terminal.
+    without_terminal: String,
+}
+
+impl Shell {
+    pub(in crate::cli) fn of_node(node: &str) -> Self {
+        Shell {
+            path: api::OPEN_NODE_SHELL.path([&node]),
+            title: format!("{node} as root"),
+            show: format!("meshd node show {node}"),
+            without_terminal: format!(
+                "run programs by `meshd node exec {node} -- PROGRAM`; --stdin passes data on"
+            ),
+        }
+    }
+
+    pub(in crate::cli) fn of_vm(vm: &str, user: Option<&GuestUser>, forget_host_key: bool) -> Self {
+        let path = api::OPEN_VM_SHELL.path([&vm]).with_optional("user", user);
+        Shell {
+            path: path.with_optional("forget_host_key", forget_host_key.then_some(true)),
+            title: user.map_or_else(|| format!("VM {vm}"), |user| format!("VM {vm} as {user}")),
+            show: format!("meshd vm show {vm}"),
+            without_terminal: format!("meshd vm console {vm} takes input from a pipe"),
+        }
+    }
+}
+
+/// Opens a shell, and returns its exit code. The terminal is restored in every case.
+pub(in crate::cli) async fn open_shell(client: &AdminClient, shell: Shell) -> Result<(), Failure> {
+    let Shell { path, title, show: show_it, without_terminal } = shell;
     let keyboard = stdin();
     if !keyboard.is_terminal() || !stdout().is_terminal() {
         return Err(Failure::new(
             "a shell needs a terminal at standard input and output",
-            format!("run programs by `meshd node exec {node} -- PROGRAM`; --stdin passes data on"),
+            without_terminal,
         ));
     }
     let window = window();
     let terminal: TerminalName =
         env::var("TERM").ok().and_then(|name| name.parse().ok()).unwrap_or_default();
-    let path = api::OPEN_NODE_SHELL
-        .path([&node])
+    let path = path
         .with("rows", window.rows())
         .with("columns", window.columns())
         .with("terminal", terminal);
@@ -78,7 +113,7 @@ pub(in crate::cli) async fn open_shell(client: &AdminClient, node: &str) -> Resu
     };
     let raw = RawTerminal::of(&keyboard)
         .map_err(|error| Failure::new(format!("cannot use the terminal: {error}"), ""))?;
-    write_message(&format!("shell of {node} as root; Ctrl-] ends it\r\n"));
+    write_message(&format!("shell of {title}; Ctrl-] ends it\r\n"));
     let mut output = ForeignOutput::of_terminal();
     let (mut out, mut incoming) = socket.split();
     let end = tokio::select! {
@@ -101,11 +136,12 @@ pub(in crate::cli) async fn open_shell(client: &AdminClient, node: &str) -> Resu
         ShellEnd::Exited(0) => Ok(()),
         ShellEnd::Exited(code) | ShellEnd::Signal(code) => Err(Failure::of_program(code)),
         ShellEnd::Left => {
-            message!("left the shell of {node}; all its processes are ended");
+            message!("left the shell of {title}; all its processes are ended");
             Ok(())
         }
-        ShellEnd::Cut(why) => {
-            message!("error: the shell of {node} ended: {why}\n  hint: meshd node show {node}");
+        ShellEnd::Cut { why, hint } => {
+            let hint = hint.unwrap_or(show_it);
+            message!("error: the shell of {title} ended: {why}\n  hint: {hint}");
             Err(Failure::of_program(OF_CONNECTION))
         }
     }
@@ -127,7 +163,8 @@ async fn show(
     incoming: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
     output: &mut ForeignOutput,
 ) -> Result<ShellEnd, Failure> {
-    let lost = || "the connection to meshd was lost".to_owned();
+    let lost = "the connection to meshd was lost";
+    let cut = |why: String| Ok(ShellEnd::Cut { why, hint: None });
     loop {
         let note = match incoming.next().await {
             Some(Ok(Message::Binary(bytes))) => {
@@ -135,14 +172,15 @@ async fn show(
                 continue;
             }
             Some(Ok(Message::Text(text))) => serde_json::from_str::<ConsoleNote>(&text),
-            Some(Ok(Message::Close(_))) | None => return Ok(ShellEnd::Cut(lost())),
+            Some(Ok(Message::Close(_))) | None => return cut(lost.to_owned()),
             Some(Ok(_)) => continue,
-            Some(Err(error)) => return Ok(ShellEnd::Cut(format!("{}: {error}", lost()))),
+            Some(Err(error)) => return cut(format!("{lost}: {error}")),
         };
         match note {
             Ok(ConsoleNote::Exited { code }) => return Ok(ShellEnd::Exited(code)),
-            Ok(ConsoleNote::Ended { reason }) => {
-                return Ok(ShellEnd::Cut(clean(&reason)));
+            Ok(ConsoleNote::Ended { reason, hint }) => {
+                let hint = hint.map(|hint| clean(&hint));
+                return Ok(ShellEnd::Cut { why: clean(&reason), hint });
             }
             Ok(ConsoleNote::EndsSoon { seconds, reason }) => {
                 let reason = clean(&reason);

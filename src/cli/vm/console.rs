@@ -154,7 +154,7 @@ fn note_text(note: &ConsoleNote) -> String {
             format!("[meshd: {bytes} bytes of output are missing: this terminal was too slow]")
         }
         ConsoleNote::InputQueued => "[meshd: the guest does not read: input is queued]".to_owned(),
-        ConsoleNote::Ended { reason } => format!("[meshd: {}]", clean(reason)),
+        ConsoleNote::Ended { reason, .. } => format!("[meshd: {}]", clean(reason)),
         ConsoleNote::Exited { code } => format!("[meshd: exit code {code}]"),
         ConsoleNote::EndsSoon { seconds, reason } => {
             format!("[meshd: the console ends in {seconds} s: {}]", clean(reason))

@@ -20,11 +20,15 @@ use super::{
         print::{self, Output, ago, confirm, fields, now, table, word},
         writer::RawOutput,
     },
+    task::{Shell, open_shell},
     wait,
 };
 use clap::Subcommand;
 use meshd_api::{CreateVm, DeleteVm, VmView, routes as api};
-use meshd_proto::vm::{VmFetching, Volume};
+use meshd_proto::{
+    shell::GuestUser,
+    vm::{VmFetching, Volume},
+};
 use std::path::PathBuf;
 use wait::{Until, Wait};
 
@@ -92,6 +96,17 @@ pub(super) enum Vm {
         no_input: bool,
         #[command(flatten)]
         raw: RawOutput,
+    },
+    /// Open a shell of the guest by SSH (role admin)
+    Shell {
+        /// Name or UUID of a VM
+        vm: String,
+        /// User of the guest [default: that of cloud-init, else root]
+        #[arg(long, short)]
+        user: Option<GuestUser>,
+        /// Trust the present host key of the guest
+        #[arg(long)]
+        forget_host_key: bool,
     },
     /// Show the log of the serial console
     Logs {
@@ -162,6 +177,10 @@ impl Vm {
                     let path = api::OPEN_VM_CONSOLE.path([&vm]).as_str().to_owned();
                     let path = console::ConsolePath { path, title: &vm };
                     console::console(&client, path, !no_input, raw).await
+                }
+                Vm::Shell { vm, user, forget_host_key } => {
+                    let shell = Shell::of_vm(&vm, user.as_ref(), forget_host_key);
+                    open_shell(&client, shell).await
                 }
                 Vm::Logs { vm, follow, raw } => console::logs(&client, &vm, follow, raw).await,
                 Vm::Delete { vm, node, yes, force, wait } => {

@@ -25,6 +25,7 @@ pub use vm::placement::{
 };
 pub use vm::{
     assigned::AssignedParts,
+    cloud_init_user::cloud_init_user,
     failover_policy::MAX_REFUSED,
     nic_address::{SlotNic, private_address, site_address},
     phase::VmPhase,

@@ -17,10 +17,9 @@
 //!          Report ──────────────▶            reported state: one section, at each change; all sections after each welcome
 //!          Output ──────────────▶            a piece of the output of a task
 //!          ◀───────── OutputStored           the piece is stored: the next one may follow
-//!          ◀──── Console, Shell, TaskInput    open a connection of its own for the bytes of a user
-//!          Goodbye ─────────────▶            the agent stops, because the node shuts down or reboots
-//! ```
-//! Liveness probes are WebSocket pings, answered by the protocol itself.
+//!          ◀──── Console, Shell, GuestShell, TaskInput    open a connection of its own for the
+//! bytes of a user          Goodbye ─────────────▶            the agent stops, because the node
+//! shuts down or reboots ``` Liveness probes are WebSocket pings, answered by the protocol itself.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -39,7 +38,7 @@ pub use node_spec::{NodeReport, NodeSpec, Section, SectionReport, SpecEntry};
 use super::{
     CheckReport, EnrolResponse, Facts,
     log::{LogPiece, LogStored},
-    shell::ShellOrder,
+    shell::{GuestShellOrder, ShellOrder},
     task::{InputOrder, Output, OutputStored},
     vm::ConsoleOrder,
 };
@@ -101,6 +100,8 @@ pub enum FromCentral {
     Console(ConsoleOrder),
     /// Connect a user to a new shell of the node.
     Shell(ShellOrder),
+    /// Connect a user to a login at the SSH server of a guest.
+    GuestShell(GuestShellOrder),
     /// Connect a user to the standard input of a task.
     TaskInput(InputOrder),
     /// Run the readiness checks now, and report them even if nothing changed.

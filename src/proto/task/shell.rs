@@ -1,11 +1,12 @@
-//! A shell of a node for an administrator. The node opens a connection as for a console:
-//! [`crate::CONSOLE_PATH`]. Binary frames are the bytes of the terminal, text frames are a
+//! A shell of a node, or of a VM on it, for an administrator. The node opens a connection as for a
+//! console: [`crate::CONSOLE_PATH`]. Binary frames are the bytes of the terminal, text frames are a
 //! [`crate::vm::ConsoleNote`] of the node or an [`InputNote`] of the user.
 
 use crate::{
     text::{plain, text_type},
     vm::ConsoleId,
 };
+use meshd_types::SystemUuid;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of rows or columns. Programs allocate memory for every cell.
@@ -19,6 +20,17 @@ pub struct ShellOrder {
     pub terminal: TerminalName,
     /// Seconds after which the node ends the shell, also if the central node does not.
     pub max_s: u32,
+}
+
+/// Starts a login at the SSH server of a guest in a terminal of its node, and connects it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestShellOrder {
+    pub uuid: SystemUuid,
+    pub user: GuestUser,
+    /// Trusts the host key that the guest shows now, in place of the one that it showed first.
+    #[serde(default)]
+    pub forget_host_key: bool,
+    pub shell: ShellOrder,
 }
 
 /// Size of a terminal, from 1 to [`MAX_SIDE`] on each side.
@@ -70,6 +82,14 @@ text_type!(
     |text| plain(text, 40, b".+-_")
 );
 
+text_type!(
+    /// User of a guest. It becomes an argument of the SSH client.
+    GuestUser,
+    "user name",
+    "use letters, digits and . - _, up to 32 characters, not first - or .",
+    |text| plain(text, 32, b".-_")
+);
+
 impl Default for TerminalName {
     fn default() -> Self {
         TerminalName("vt100".to_owned())
@@ -97,6 +117,16 @@ mod tests {
         {
             let window: WindowSize = serde_json::from_str(text).expect("a size");
             assert_eq!((window.rows(), window.columns()), size);
+        }
+    }
+
+    #[test]
+    fn user_of_a_guest_that_is_an_option_or_shell_text_is_refused() {
+        for text in ["", "-oProxyCommand=x", "a b", "a;id", "$(id)", "a@b", "a/b", "a\n", "é"] {
+            assert!(text.parse::<GuestUser>().is_err(), "{text}");
+        }
+        for text in ["root", "debian", "cloud-user", "svc_1", "Ada.L"] {
+            assert!(text.parse::<GuestUser>().is_ok(), "{text}");
         }
     }
 

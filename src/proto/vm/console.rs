@@ -30,21 +30,24 @@ pub struct ConsoleOrder {
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum ConsoleNote {
     /// The reader was too slow: this many bytes of output are lost.
-    Lost {
-        bytes: u64,
-    },
+    Lost { bytes: u64 },
     /// The guest does not read; input is queued.
     InputQueued,
     Ended {
         reason: String,
+        /// What the user can do.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hint: Option<String>,
     },
     /// The program ended, with this exit code.
-    Exited {
-        code: u8,
-    },
+    Exited { code: u8 },
     /// The connection ends soon.
-    EndsSoon {
-        seconds: u64,
-        reason: String,
-    },
+    EndsSoon { seconds: u64, reason: String },
+}
+
+impl ConsoleNote {
+    /// Returns an end without a hint.
+    pub fn ended(reason: impl Into<String>) -> Self {
+        ConsoleNote::Ended { reason: reason.into(), hint: None }
+    }
 }

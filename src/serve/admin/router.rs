@@ -60,6 +60,7 @@ pub(crate) fn bound() -> Binder {
         dhcp::bind,
         vms::bind,
         vms::consoles::bind,
+        vms::guest_shell::bind,
         vms::volumes::bind,
         vms::slots::bind,
         tasks::bind,

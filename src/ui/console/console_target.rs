@@ -2,7 +2,10 @@
 
 use super::terminal_screen;
 use crate::PREFIX;
-use meshd_api::{routes as api, segment};
+use meshd_api::{
+    routes::{self as api, Empty, GetPath},
+    segment,
+};
 
 /// The terminal that the emulator and the keys of the page resemble.
 const TERMINAL: &str = "xterm";
@@ -14,6 +17,8 @@ pub(crate) enum ConsoleTarget {
     Vm(String),
     /// A shell of a node.
     Node(String),
+    /// A shell of the guest of a VM.
+    Guest(String),
 }
 
 impl ConsoleTarget {
@@ -22,12 +27,13 @@ impl ConsoleTarget {
         match self {
             ConsoleTarget::Vm(vm) => format!("{PREFIX}/vms/{}/console", segment(vm)),
             ConsoleTarget::Node(node) => format!("{PREFIX}/nodes/{}/shell", segment(node)),
+            ConsoleTarget::Guest(vm) => format!("{PREFIX}/vms/{}/shell", segment(vm)),
         }
     }
 
     /// Returns true for a target that runs a program while it is open. Only a form opens it.
     pub(crate) fn is_shell(&self) -> bool {
-        matches!(self, ConsoleTarget::Node(_))
+        matches!(self, ConsoleTarget::Node(_) | ConsoleTarget::Guest(_))
     }
 
     /// Returns who the user is in a shell, and when the shell ends.
@@ -38,18 +44,18 @@ impl ConsoleTarget {
                 "You are root. The shell and its programs end with `exit`, 15 minutes after this page is closed or hidden, \
                  after 30 minutes without input, and after 12 hours.",
             ),
+            ConsoleTarget::Guest(_) => Some(
+                "You are the user of the cloud-init data, else root. The shell ends with `exit`, 15 minutes after this page is \
+                 closed or hidden, after 30 minutes without input, and after 12 hours.",
+            ),
         }
     }
 
     fn socket(&self) -> String {
         match self {
             ConsoleTarget::Vm(vm) => api::OPEN_VM_CONSOLE.path([vm]).as_str().to_owned(),
-            ConsoleTarget::Node(node) => {
-                let (rows, columns) = terminal_screen::SIZE;
-                let path = api::OPEN_NODE_SHELL.path([node]);
-                let path = path.with("rows", rows).with("columns", columns);
-                path.with("terminal", TERMINAL).as_str().to_owned()
-            }
+            ConsoleTarget::Node(node) => of_shell(api::OPEN_NODE_SHELL.path([node])),
+            ConsoleTarget::Guest(vm) => of_shell(api::OPEN_VM_SHELL.path([vm])),
         }
     }
 
@@ -57,4 +63,11 @@ impl ConsoleTarget {
     pub(crate) fn address(&self) -> String {
         format!("ws://meshd{}", self.socket())
     }
+}
+
+/// Adds the terminal of the emulator to the path of a shell.
+fn of_shell(path: GetPath<Empty>) -> String {
+    let (rows, columns) = terminal_screen::SIZE;
+    let path = path.with("rows", rows).with("columns", columns);
+    path.with("terminal", TERMINAL).as_str().to_owned()
 }

@@ -178,7 +178,7 @@ impl Console {
                 self.show(note.as_bytes()).await;
             }
             // The close frame follows; the first reason counts.
-            Ok(ConsoleNote::Ended { reason }) => self.end(&reason),
+            Ok(ConsoleNote::Ended { reason, .. }) => self.end(&reason),
             Ok(ConsoleNote::Exited { code }) => self.end(&format!("exit code {code}")),
             Ok(ConsoleNote::InputQueued) | Err(_) => {}
         }

@@ -33,7 +33,8 @@ const VERSION_HEADER: &str = "x-screen";
 /// Adds the pages of consoles and shells, with what their script asks for.
 pub(crate) fn bind(router: Router) -> Router {
     let vms = bind_target(router, &format!("{PREFIX}/vms/{{name}}/console"), ConsoleTarget::Vm);
-    bind_target(vms, &format!("{PREFIX}/nodes/{{name}}/shell"), ConsoleTarget::Node)
+    let nodes = bind_target(vms, &format!("{PREFIX}/nodes/{{name}}/shell"), ConsoleTarget::Node);
+    bind_target(nodes, &format!("{PREFIX}/vms/{{name}}/shell"), ConsoleTarget::Guest)
 }
 
 fn bind_target(router: Router, base: &str, target: fn(String) -> ConsoleTarget) -> Router {
@@ -69,17 +70,24 @@ async fn known_target(
     target: ConsoleTarget,
 ) -> Result<(ConsoleTarget, String, String), ApiError> {
     Ok(match target {
-        ConsoleTarget::Vm(vm) => {
-            let vm = client.get(api::GET_VM.path([&vm])).await?;
-            let page = format!("{PREFIX}/vms/{}", vm.uuid);
-            (ConsoleTarget::Vm(vm.uuid.to_string()), vm.name.to_string(), page)
-        }
+        ConsoleTarget::Vm(vm) => known_vm(client, &vm, ConsoleTarget::Vm).await?,
+        ConsoleTarget::Guest(vm) => known_vm(client, &vm, ConsoleTarget::Guest).await?,
         ConsoleTarget::Node(node) => {
             let node = client.get(api::GET_NODE.path([&node])).await?.node;
             let page = format!("{PREFIX}/nodes/{}", node.id);
             (ConsoleTarget::Node(node.id.to_string()), node.name, page)
         }
     })
+}
+
+async fn known_vm(
+    client: &ApiClient,
+    vm: &str,
+    target: fn(String) -> ConsoleTarget,
+) -> Result<(ConsoleTarget, String, String), ApiError> {
+    let vm = client.get(api::GET_VM.path([&vm])).await?;
+    let page = format!("{PREFIX}/vms/{}", vm.uuid);
+    Ok((target(vm.uuid.to_string()), vm.name.to_string(), page))
 }
 
 /// Returns the console that this session has open and that has not ended.
@@ -104,6 +112,7 @@ async fn page(client: ApiClient, target: ConsoleTarget, headers: HeaderMap) -> A
     let (word, nav_path) = match target {
         ConsoleTarget::Vm(_) => ("Console", "/vms"),
         ConsoleTarget::Node(_) => ("Shell", "/nodes"),
+        ConsoleTarget::Guest(_) => ("Shell", "/vms"),
     };
     let title = format!("{word} of {name}");
     let heading = html! {

@@ -18,7 +18,11 @@ pub(super) fn guest() -> OpenSocket {
                 .headers()
                 .get(AUTHORIZATION)
                 .is_some_and(|it| it == &format!("Bearer {TOKEN}"));
-            let opens = [format!("/v1/vms/{VM}/console"), "/v1/nodes/3f9a1c0e/shell".to_owned()];
+            let opens = [
+                format!("/v1/vms/{VM}/console"),
+                format!("/v1/vms/{VM}/shell"),
+                "/v1/nodes/3f9a1c0e/shell".to_owned(),
+            ];
             if !is_known || !opens.iter().any(|path| request.uri().path() == path) {
                 let [code, message, hint, correlation_id] =
                     ["forbidden", "no console", "", "c"].map(str::to_owned);
@@ -168,35 +172,51 @@ async fn shell_page_types_into_a_node_and_shows_its_exit_code() {
 }
 
 #[tokio::test]
+async fn shell_of_guest_is_beside_its_console_for_admins() {
+    let (page, shell) = (format!("/ui/vms/{VM}"), format!("/ui/vms/{VM}/shell"));
+    for (role, has_button) in [("operator", false), ("admin", true)] {
+        let mut browser = Browser::signed_in(&FakeApi::new(role)).await;
+        let shown = browser.get(&page).await;
+        assert_eq!(shown.text.contains(&shell), has_button, "{role}: {}", shown.text);
+    }
+}
+
+#[tokio::test]
 async fn shell_is_opened_by_its_form_alone_and_never_by_a_visit() {
-    const SHELL: &str = "/ui/nodes/3f9a1c0e/shell";
+    let guest = format!("/ui/vms/{VM}/shell");
+    for shell in ["/ui/nodes/3f9a1c0e/shell", &guest] {
+        is_opened_by_its_form_alone(shell).await;
+    }
+}
+
+async fn is_opened_by_its_form_alone(shell: &str) {
     let api = FakeApi::new("admin");
     let mut browser = Browser::signed_in(&api).await;
     let is_open = async |browser: &mut Browser| {
-        let screen = browser.get(&format!("{SHELL}/screen?after=0")).await;
+        let screen = browser.get(&format!("{shell}/screen?after=0")).await;
         screen.status != StatusCode::GONE
     };
     for _ in 0..2 {
-        let page = browser.get(SHELL).await;
+        let page = browser.get(shell).await;
         assert_eq!(page.status, StatusCode::OK, "{}", page.text);
         assert!(!page.text.contains("data-console") && page.text.contains("Open shell"));
         assert!(!is_open(&mut browser).await, "a visit opens nothing");
     }
     for origin in [Some("https://evil.example"), None] {
-        let foreign = browser.send(Method::POST, SHELL, origin, "").await;
+        let foreign = browser.send(Method::POST, shell, origin, "").await;
         assert_eq!(foreign.status, StatusCode::FORBIDDEN, "{origin:?}");
     }
     assert!(!is_open(&mut browser).await, "the form of another site opens nothing");
     for (part, typed, text) in [("line", "line=ls", "LS"), ("input", "df", "DF")] {
-        let opened = browser.post(SHELL, "").await;
-        assert_eq!((opened.status, opened.location()), (StatusCode::SEE_OTHER, SHELL));
-        browser.post(&format!("{SHELL}/{part}"), typed).await;
-        screen_of(&mut browser, SHELL, text).await;
+        let opened = browser.post(shell, "").await;
+        assert_eq!((opened.status, opened.location()), (StatusCode::SEE_OTHER, shell));
+        browser.post(&format!("{shell}/{part}"), typed).await;
+        screen_of(&mut browser, shell, text).await;
     }
-    let screen = screen_of(&mut browser, SHELL, "DF").await;
+    let screen = screen_of(&mut browser, shell, "DF").await;
     assert!(screen.contains("LS"), "a form that is sent again keeps the shell: {screen}");
-    browser.post(&format!("{SHELL}/line"), "line=exit").await;
-    assert_eq!(end_of(&mut browser, SHELL).await, "exit code 3");
-    let page = browser.get(SHELL).await;
+    browser.post(&format!("{shell}/line"), "line=exit").await;
+    assert_eq!(end_of(&mut browser, shell).await, "exit code 3");
+    let page = browser.get(shell).await;
     assert!(!page.text.contains("data-console"), "a reload opens no other shell: {}", page.text);
 }

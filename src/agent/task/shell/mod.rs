@@ -1,19 +1,25 @@
-//! Shells of this node for administrators. A shell lives as long as the connection of its user: all
-//! its processes are in one control group, which is killed at the end.
+//! Shells of this node, and of guests on it, for administrators. A shell lives as long as the
+//! connection of its user: all its processes are in one control group, which is killed at the end.
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `guest_enter` | the process that becomes the SSH client of a login at a guest |
 //! | `keys` | what the user types, and that the user leaves |
 //! | `login` | the login shell of root: path and home |
 //! | `pseudo_terminal` | the terminal of a shell |
 //! | `shell_enter` | the process that becomes the shell: control group, session, terminal |
+//! | `shell_program` | what runs in the terminal: the login shell of root, or a login at a guest |
 //! | `shell_session` | one shell, from its order to the end of all its processes |
 
+pub mod guest_enter;
 mod keys;
 mod login;
 mod pseudo_terminal;
 pub mod shell_enter;
+mod shell_program;
 mod shell_session;
+
+pub(super) use shell_program::{GuestLogin, ShellProgram};
 
 use super::cgroup::Cgroups;
 use crate::link::call::Endpoint;
@@ -42,6 +48,7 @@ impl Shells {
     pub(super) fn open(
         &mut self,
         order: ShellOrder,
+        program: ShellProgram,
         endpoint: Option<Endpoint>,
         cgroups: Result<&Cgroups, String>,
     ) {
@@ -56,7 +63,7 @@ impl Shells {
             Ok(cgroups) => cgroups.create_shell(order.console),
             Err(reason) => Err(reason),
         };
-        self.sessions.spawn(shell_session::run(order, endpoint, group));
+        self.sessions.spawn(shell_session::run(order, program, endpoint, group));
     }
 
     /// Ends all shells when the agent stops.

@@ -2,10 +2,8 @@
 //! takes it: a program that writes faster waits, and nothing is lost.
 
 use super::{
-    super::{cgroup::Cgroup, exit_code::exit_code},
-    keys::type_in,
-    pseudo_terminal::PseudoTerminal,
-    shell_enter,
+    super::cgroup::Cgroup, keys::type_in, pseudo_terminal::PseudoTerminal,
+    shell_program::ShellProgram,
 };
 use crate::link::{
     call::Endpoint,
@@ -17,7 +15,6 @@ use meshd_proto::{
 };
 use std::{io, time::Duration};
 use tokio::{
-    process::{Child, Command},
     sync::watch,
     time::{sleep, timeout},
 };
@@ -29,8 +26,14 @@ const QUIET: Duration = Duration::from_secs(2);
 /// Timeout for the last message to the user.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Runs a shell for the user of an order. `group` is its control group, or why it has none.
-pub(super) async fn run(order: ShellOrder, endpoint: Endpoint, group: Result<Cgroup, String>) {
+/// Runs a program in a terminal for the user of an order. `group` is its control group, or why it
+/// has none.
+pub(super) async fn run(
+    order: ShellOrder,
+    program: ShellProgram,
+    endpoint: Endpoint,
+    group: Result<Cgroup, String>,
+) {
     let connected = user_connection::connect(&endpoint, order.console).await;
     let (mut output, mut input) = match connected {
         Ok(connection) => connection,
@@ -45,18 +48,16 @@ pub(super) async fn run(order: ShellOrder, endpoint: Endpoint, group: Result<Cgr
     let mut remains = None;
     let note = match group {
         Ok(group) => {
-            let ended = serve(&order, &group, &mut output, &mut input).await;
+            let ended = serve(&order, program, &group, &mut output, &mut input).await;
             // Background processes end with the shell. The user does not wait for a process that
             // the kernel holds.
             let _ = timeout(QUIET, group.kill_and_remove()).await;
             remains = Some(group);
             ended.unwrap_or_else(|error| {
-                Some(ConsoleNote::Ended { reason: format!("cannot start the shell: {error}") })
+                Some(ConsoleNote::ended(format!("cannot start the shell: {error}")))
             })
         }
-        Err(reason) => {
-            Some(ConsoleNote::Ended { reason: format!("cannot start the shell: {reason}") })
-        }
+        Err(reason) => Some(ConsoleNote::ended(format!("cannot start the shell: {reason}"))),
     };
     // The user may be gone.
     let _ = timeout(GOODBYE, output.end(note.as_ref())).await;
@@ -69,20 +70,19 @@ pub(super) async fn run(order: ShellOrder, endpoint: Endpoint, group: Result<Cgr
 /// Serves the shell until it ends or its user leaves. Returns the last message to the user.
 async fn serve(
     order: &ShellOrder,
+    program: ShellProgram,
     group: &Cgroup,
     output: &mut UserOutput,
     input: &mut UserInput,
 ) -> io::Result<Option<ConsoleNote>> {
     let (terminal, shell_side) = PseudoTerminal::open(order.window)?;
-    let mut child = start(order, group, shell_side)?;
-    tracing::info!("a shell of an administrator starts");
     let (exit, exited) = watch::channel(false);
     let shell = async {
-        let status = child.wait().await;
+        let note = program.run(order, group, shell_side).await;
         // With its last process the terminal ends, and thereby `show`.
         let _ = timeout(QUIET, group.kill_and_remove()).await;
         exit.send_replace(true);
-        status
+        note
     };
     let shown = async {
         let shell = async { Ok(shell.await) };
@@ -91,24 +91,14 @@ async fn serve(
     };
     Ok(tokio::select! {
         ended = shown => match ended {
-            Ok((status, ())) => Some(ConsoleNote::Exited { code: exit_code(status?) }),
+            Ok((note, ())) => Some(note),
             Err(_) => None,
         },
         () = type_in(input, &terminal) => None,
         () = sleep(Duration::from_secs(order.max_s.into())) => {
-            Some(ConsoleNote::Ended { reason: "its time is over".to_owned() })
+            Some(ConsoleNote::ended("its time is over"))
         }
     })
-}
-
-fn start(
-    order: &ShellOrder,
-    group: &Cgroup,
-    shell_side: std::os::fd::OwnedFd,
-) -> io::Result<Child> {
-    let mut command = shell_enter::command(&group.procs(), &order.terminal);
-    command.stdin(shell_side.try_clone()?).stdout(shell_side.try_clone()?).stderr(shell_side);
-    Command::from(command).kill_on_drop(true).spawn()
 }
 
 /// Sends output until no process has the terminal after the end of the shell.

@@ -65,7 +65,7 @@ async fn relay_console(
 type Output = SplitSink<Socket, Message>;
 
 async fn close(output: &mut Output, reason: String) -> Result<(), tungstenite::Error> {
-    send_note(output, &ConsoleNote::Ended { reason }).await?;
+    send_note(output, &ConsoleNote::ended(reason)).await?;
     output.send(Message::Close(None)).await
 }
 

@@ -4,7 +4,8 @@
 //! Plain ECMA-119 without extensions: one folder, all times zero. Linux shows the names in lower
 //! case.
 
-use meshd_proto::vm::VmSpec;
+use meshd_proto::vm::{CloudInit, VmSpec};
+use meshd_types::Secret;
 
 const SECTOR: usize = 2048;
 /// Sectors before the first descriptor.
@@ -17,16 +18,40 @@ const FILES: u32 = 21;
 /// Bytes of a path table with the root only.
 const PATHS_LENGTH: u32 = 10;
 
-/// Makes the image if the specification has cloud-init data.
-pub fn image(spec: &VmSpec) -> Option<Vec<u8>> {
+/// Beginnings of lines in `meta-data` after which no further key can be appended: other keys, and
+/// what ends a document or is none of lines.
+const NO_FURTHER_KEY: [&str; 6] =
+    ["public-keys", "public_keys", "\"public", "'public", "...", "---"];
+
+/// Returns true if a public key can be appended to the `meta-data` of a VM.
+pub fn takes_key(seed: &CloudInit) -> bool {
+    let Some(text) = &seed.meta_data else { return true };
+    let lines = text.expose().lines().filter(|line| !line.trim_end().is_empty());
+    let mut lines = lines.filter(|line| !line.trim_start().starts_with('#')).peekable();
+    lines.next_if_eq(&"---");
+    let is_mapping = lines.peek().is_some_and(|first| {
+        first.starts_with(|c: char| c.is_ascii_alphabetic()) && first.contains(':')
+    });
+    is_mapping && !lines.any(|line| NO_FURTHER_KEY.iter().any(|part| line.starts_with(part)))
+}
+
+/// Makes the image if the specification has cloud-init data. `public_key` is one that the guest
+/// accepts for its first user and root, if its `meta-data` has room.
+///
+/// A key in `user-data` would replace those of the operator.
+pub fn image(spec: &VmSpec, public_key: Option<&str>) -> Option<Vec<u8>> {
     let seed = spec.cloud_init.as_ref()?;
     // The secret goes into a file that only the VM's user and root can read.
     let user_data = seed.user_data.expose().as_bytes();
     let host = spec.name.as_str().replace(['_', '.'], "-");
     let default = format!("instance-id: {}\nlocal-hostname: {host}\n", spec.uuid);
-    let meta_data =
-        seed.meta_data.as_ref().map_or(default.as_bytes(), |text| text.expose().as_bytes());
-    let mut files = vec![("META-DATA", meta_data)];
+    let mut meta_data =
+        Secret::new(seed.meta_data.as_ref().map_or(default, |text| text.expose().to_owned()));
+    if let Some(key) = public_key.filter(|_| takes_key(seed)) {
+        let text = format!("{}\npublic-keys:\n  - \"{key}\"\n", meta_data.expose().trim_end());
+        meta_data = Secret::new(text);
+    }
+    let mut files = vec![("META-DATA", meta_data.expose().as_bytes())];
     if let Some(network) = &seed.network_config {
         files.push(("NETWORK-CONFIG", network.expose().as_bytes()));
     }
@@ -165,13 +190,34 @@ mod tests {
         let cloud_init = serde_json::json!({ "user_data": "#cloud-config\n" });
         let spec =
             fixtures::spec(serde_json::json!({ "name": "train_7", "cloud_init": cloud_init }));
-        let image = super::image(&spec).expect("an image");
+        let image = super::image(&spec, None).expect("an image");
         let meta = find(&image, "META-DATA").expect("a file");
         assert_eq!(
             String::from_utf8(meta).expect("text"),
             "instance-id: 11223344-5566-7788-99aa-bbccddeeff00\nlocal-hostname: train-7\n"
         );
         assert_eq!(find(&image, "USER-DATA"), Some(b"#cloud-config\n".to_vec()));
-        assert_eq!(super::image(&VmSpec { cloud_init: None, ..spec }), None);
+        assert_eq!(super::image(&VmSpec { cloud_init: None, ..spec }, Some("key")), None);
+    }
+
+    #[test]
+    fn public_key_is_appended_to_meta_data_that_has_room() {
+        let meta_data = |own: Option<&str>| {
+            let seed = serde_json::json!({ "user_data": "", "meta_data": own });
+            let spec = fixtures::spec(serde_json::json!({ "cloud_init": seed }));
+            let image = super::image(&spec, Some("ssh-ed25519 AAAA x")).expect("an image");
+            String::from_utf8(find(&image, "META-DATA").expect("a file")).expect("text")
+        };
+        let end = "\npublic-keys:\n  - \"ssh-ed25519 AAAA x\"\n";
+        let default = meta_data(None);
+        assert!(default.starts_with("instance-id: 11223344") && default.ends_with(end));
+        for own in ["a: 1", "---\n# of ours\nlocal-hostname: x\ntags:\n  - public-keys\n\n"] {
+            assert_eq!(meta_data(Some(own)), format!("{}{end}", own.trim_end()));
+        }
+        for own in
+            ["", "{a: 1}", "a: 1\npublic-keys: []", "\"public-keys\": x\n", "a: 1\n...\n", "- a"]
+        {
+            assert_eq!(meta_data(Some(own)), own, "unchanged");
+        }
     }
 }

@@ -26,16 +26,20 @@ use crate::{
         disks::volume_fetch::Volumes,
         host::config::HostConfig,
         manager::{disk_write_queue::DiskWrites, pending_starts::PendingStarts},
-        net::nic_addresses::NicAddresses,
+        net::{
+            guest_login::{GuestAccess, LoginFault},
+            nic_addresses::NicAddresses,
+        },
     },
 };
 use meshd_proto::vm::{ConsoleOrder, Nic, ReportedVmState, VmEntry, VmReport, VmUpdate};
+use meshd_types::SystemUuid;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::{Instant, sleep_until},
 };
@@ -66,6 +70,7 @@ pub struct VmManager {
 enum ManagerRequest {
     Vm(OrderNumber, VmEntry),
     Console(ConsoleOrder),
+    GuestAccess(SystemUuid, oneshot::Sender<Result<GuestAccess, LoginFault>>),
 }
 
 /// Identifies an order: the number of its link, and its generation there.
@@ -140,6 +145,16 @@ impl VmManager {
     /// Connects a console to the central node.
     pub fn console(&self, order: ConsoleOrder) {
         let _ = self.requests.send(ManagerRequest::Console(order));
+    }
+
+    /// Asks what a login at a guest needs.
+    pub fn guest_access(
+        &self,
+        uuid: SystemUuid,
+    ) -> oneshot::Receiver<Result<GuestAccess, LoginFault>> {
+        let (answer, access) = oneshot::channel();
+        let _ = self.requests.send(ManagerRequest::GuestAccess(uuid, answer));
+        access
     }
 
     pub fn nics(&self) -> watch::Receiver<Vec<Nic>> {

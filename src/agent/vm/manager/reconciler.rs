@@ -12,7 +12,10 @@ use crate::{
             guest_readiness::GuestReadiness,
             pending_starts::{PendingStart, PendingStarts},
         },
-        net::nic_addresses::{self, NicAddresses},
+        net::{
+            guest_login::{self, GuestAccess, LoginFault},
+            nic_addresses::{self, NicAddresses},
+        },
     },
 };
 use meshd_proto::vm::{
@@ -86,6 +89,11 @@ impl Reconciler {
                         self.observed = number;
                     }
                     Some(ManagerRequest::Console(order)) => self.open_console(order),
+                    Some(ManagerRequest::GuestAccess(uuid, answer)) => {
+                        // The one who asked may be gone.
+                        let _ = answer.send(self.guest_access(uuid));
+                        continue;
+                    }
                 },
                 (digest, result) = self.volumes.next() => self.fetch_ended(digest, result).await,
                 (uuid, outcome) = self.disk_writes.next() => self.disk_write_ended(uuid, outcome).await,
@@ -112,6 +120,15 @@ impl Reconciler {
             self.ask_guests();
             self.publish();
         }
+    }
+
+    fn guest_access(&self, uuid: SystemUuid) -> Result<GuestAccess, LoginFault> {
+        let spec = self.vms.specs().find(|spec| spec.uuid == uuid);
+        let (spec, report) = spec.zip(self.vms.watch(uuid)).ok_or_else(|| {
+            LoginFault::new(format!("the VM {uuid} is not on this node"), "see `meshd vm list`")
+        })?;
+        let (state, addresses) = (report.borrow().state, self.nic_addresses.borrow());
+        guest_login::access(spec, state, &addresses, &self.vms.files(uuid), &self.vms.config())
     }
 
     async fn apply_order(&mut self, VmEntry { uuid, desired_state }: VmEntry) {

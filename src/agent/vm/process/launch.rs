@@ -13,7 +13,7 @@ use crate::{
         disks::{cloud_init_seed, ownership_marker, qcow2_layer},
         failure::{combine_refusals, failure},
         host::{config::HostConfig, resources},
-        net::tap_ports,
+        net::{guest_login::relay_key, tap_ports},
         reservations::Reservations,
         spec::{
             argv,
@@ -186,7 +186,13 @@ async fn prepare(
         copy_once(&uefi.vars, &files.vars()).map_err(cannot_make(&files.vars()))?;
         set_owner(files.vars(), 0o600)?;
     }
-    if let Some(image) = cloud_init_seed::image(spec) {
+    // A VM starts without: a login then says so.
+    let key = spec.cloud_init.as_ref().and_then(|_| {
+        let made = relay_key::ensure(files);
+        made.inspect_err(|error| tracing::warn!(vm = %spec.name, error, "no key for VM shells"))
+            .ok()
+    });
+    if let Some(image) = cloud_init_seed::image(spec, key.as_deref()) {
         write(&files.seed(), &image).map_err(cannot_make(&files.seed()))?;
         set_owner(files.seed(), 0o400)?;
     }

@@ -63,7 +63,7 @@ impl NodeOps {
             let ended = console.carry(typed, &output, bytes_of, ConsoleFrame::Bytes).await;
             if let Some(reason) = ended {
                 // The operator may be gone.
-                let _ = output.send(ConsoleFrame::Note(ConsoleNote::Ended { reason })).await;
+                let _ = output.send(ConsoleFrame::Note(ConsoleNote::ended(reason))).await;
             }
             drop(open);
         });

@@ -76,6 +76,7 @@ pub enum Verb {
     SlotRelease,
     VmConsole,
     NodeShell,
+    VmShell,
     VolumeRemove,
     Doctor,
     TaskRun,

@@ -134,6 +134,8 @@ pub enum EventKind {
     VmConsole,
     /// An admin opened a shell of a node, or such a shell ended.
     NodeShell,
+    /// An admin opened a shell of a guest, or such a shell ended.
+    VmShell,
     /// A rollout was started, paused, resumed or ended, or a node of it failed.
     Rollout,
 }

@@ -39,9 +39,10 @@ for answer in json.load(open(folder + "/answers.json")):
             print(name, "/".join(map(str, error.absolute_path)), error.message[:200])
 "#;
 /// A stream, and WebSockets: their answers have no end.
-const ENDLESS: [&str; 5] = [
+const ENDLESS: [&str; 6] = [
     "/v1/events/stream",
     "/v1/vms/{vm}/console",
+    "/v1/vms/{vm}/shell",
     "/v1/nodes/{node}/console",
     "/v1/nodes/{node}/shell",
     "/v1/tasks/{task}/input",

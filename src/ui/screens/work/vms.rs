@@ -4,10 +4,11 @@ use super::{MAX_OUTPUT, ROWS, tail};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, OrderNotes, encoded},
+    console::ConsoleTarget,
     html::{self, Page, code, display_text, plain, time},
     names::NodeNames,
     request_checks::{fields, redirect},
-    screens::{Answer, actions},
+    screens::{Answer, actions, console::open_shell_form},
 };
 use axum::{
     body::Body,
@@ -16,6 +17,7 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{DeleteVm, VmView, routes as api};
+use meshd_trust::Role;
 
 pub(in crate::screens) fn vm_table(vms: &[VmView], names: &NodeNames) -> Markup {
     let row = |vm: &VmView| {
@@ -100,6 +102,9 @@ pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: Head
         }
         @if actions::may_order(&client) {
             p { a.button href=(format!("{PREFIX}/vms/{}/console", vm.uuid)) { "Open console" } }
+        }
+        @if client.caller.role >= Role::Admin {
+            (open_shell_form(&ConsoleTarget::Guest(vm.uuid.to_string()).page()))
         }
     };
     Ok(Page { client: &client, title: vm.name.to_string(), nav_path: "/vms", content }

@@ -5,7 +5,7 @@ mod attached;
 mod input;
 mod isolated;
 pub mod rig;
-mod shell;
+pub mod shell;
 
 use crate::world::{World, stderr};
 use rig::{LEFT, Rig};

@@ -81,7 +81,7 @@ impl Terminal {
     }
 
     /// Types keys once the command has the terminal: it drops what was typed before.
-    fn types(&mut self, keys: &str) {
+    pub fn types(&mut self, keys: &str) {
         self.shows("Ctrl-] ends it");
         self.keys.write_all(keys.as_bytes()).unwrap();
     }

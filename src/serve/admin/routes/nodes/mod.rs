@@ -17,7 +17,7 @@ mod list;
 mod machines;
 mod orders;
 mod series;
-mod shell;
+pub(crate) mod shell;
 mod single_orders;
 
 use super::{generations, stored_logs};

@@ -1,5 +1,6 @@
-//! Shells of nodes: a WebSocket for the role admin. A shell ends with its program, its user, the
-//! token, meshd, the link's node, or its limits; the reason is for the user and the audit log.
+//! Shells of nodes, and what shells of guests share with them: a WebSocket for the role admin. A
+//! shell ends with its program, its user, the token, meshd, the link's node, or its limits; the
+//! reason is for the user and the audit log.
 
 use crate::admin::{
     ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf, transport::caller::Caller,
@@ -15,13 +16,16 @@ use axum::{
 use bytes::Bytes;
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
 use meshd_api::routes as api;
-use meshd_central::{ConsoleFrame, ConsoleInput, ConsoleSession, ShellError, ShellLimits};
+use meshd_central::{
+    ConsoleFrame, ConsoleInput, ConsoleSession, GuestShellRequest, Shared, ShellError, ShellLimits,
+    ShellTerminal,
+};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::{
     shell::{InputNote, TerminalName, WindowSize},
     vm::{ConsoleNote, MAX_PIECE},
 };
-use meshd_types::failpoint;
+use meshd_types::{NodeId, SystemUuid, failpoint};
 use serde::Deserialize;
 use std::time::Duration;
 use tokio::{
@@ -62,8 +66,60 @@ struct ShellQuery {
     terminal: Option<TerminalName>,
 }
 
+/// Returns the terminal that a caller describes; missing parts are those of the smallest terminal.
+pub(crate) fn shell_terminal(
+    rows: Option<u16>,
+    columns: Option<u16>,
+    name: Option<TerminalName>,
+) -> ShellTerminal {
+    let default = WindowSize::default();
+    let window =
+        WindowSize::new(rows.unwrap_or(default.rows()), columns.unwrap_or(default.columns()));
+    ShellTerminal { window, name: name.unwrap_or_default() }
+}
+
+/// What a shell is opened on.
+#[derive(Clone, Debug)]
+pub(crate) enum ShellTarget {
+    Node(NodeId, ShellTerminal),
+    Guest(SystemUuid, GuestShellRequest),
+}
+
+impl ShellTarget {
+    async fn open(
+        self,
+        central: &Shared,
+        context: &AuditContext,
+    ) -> Result<ConsoleSession, Refused> {
+        Ok(match self {
+            ShellTarget::Node(node, terminal) => {
+                central.tasks.open_shell(node, terminal, context).await?
+            }
+            ShellTarget::Guest(vm, request) => {
+                central.vms.open_guest_shell(vm, request, context).await?
+            }
+        })
+    }
+
+    /// Returns false once the site forbids it.
+    fn is_permitted(&self, central: &Shared) -> bool {
+        match self {
+            ShellTarget::Node(..) => central.tasks.check_shells().is_ok(),
+            // The user is not root of the node.
+            ShellTarget::Guest(..) => true,
+        }
+    }
+
+    async fn ended(&self, central: &Shared, why: &str, context: &AuditContext) {
+        match self {
+            ShellTarget::Node(node, _) => central.tasks.shell_ended(*node, why, context).await,
+            ShellTarget::Guest(vm, _) => central.vms.guest_shell_ended(*vm, why, context).await,
+        }
+    }
+}
+
 /// The user of a shell, with the context of the order.
-struct ShellUser {
+pub(crate) struct ShellUser {
     caller: Caller,
     context: AuditContext,
 }
@@ -86,35 +142,40 @@ async fn shell(
     QueryOf(query): QueryOf<ShellQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refused> {
+    state.central.tasks.check_shells()?;
+    let node = state.central.nodes.resolve(&node)?;
+    let terminal = shell_terminal(query.rows, query.columns, query.terminal);
+    serve(state, user, ShellTarget::Node(node, terminal), upgrade).await
+}
+
+/// Opens a shell, and relays it until it ends.
+pub(crate) async fn serve(
+    state: ApiState,
+    user: ShellUser,
+    shell: ShellTarget,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refused> {
     let upgrade = upgrade.map_err(|_| Refused::bad_request("this route requires a WebSocket"))?;
     let ApiState { central, shutdown, tasks, .. } = state;
     let ShellUser { caller, context } = user;
-    central.tasks.check_shells()?;
-    let node = central.nodes.resolve(&node)?;
-    let default = WindowSize::default();
-    let window = WindowSize::new(
-        query.rows.unwrap_or(default.rows()),
-        query.columns.unwrap_or(default.columns()),
-    );
-    let terminal = query.terminal.unwrap_or_default();
     let (deliver, opened) = oneshot::channel();
-    let (opening, order) = (central.clone(), context.clone());
+    let (opening, order, new) = (central.clone(), context.clone(), shell.clone());
     // Goes on if the user leaves meanwhile: the begin is recorded, and the end must be.
     tasks.spawn(async move {
-        let opened = opening.tasks.open_shell(node, (window, terminal), &order).await;
+        let opened = new.clone().open(&opening, &order).await;
         if let Err(Ok(session)) = deliver.send(opened) {
             drop(session);
-            opening.tasks.shell_ended(node, LEFT_EARLY, &order).await;
+            new.ended(&opening, LEFT_EARLY, &order).await;
         }
     });
     let session =
         opened.await.map_err(|_| Refused::internal("opening the shell was interrupted"))??;
     let task = tasks.token();
-    let (of_failed, failed_context) = (central.clone(), context.clone());
+    let (of_failed, failed_context, failed) = (central.clone(), context.clone(), shell.clone());
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE).on_failed_upgrade(
         move |_| {
             tokio::spawn(async move {
-                of_failed.tasks.shell_ended(node, LEFT_EARLY, &failed_context).await;
+                failed.ended(&of_failed, LEFT_EARLY, &failed_context).await;
             });
         },
     );
@@ -124,14 +185,14 @@ async fn shell(
                 () = caller.revoked(&central), if failpoint::defends("shell-revocation") => {
                     "the token of its user was revoked or has expired"
                 }
-                () = central.enrolment.until_revoked(|| central.tasks.check_shells().is_ok()) => {
+                () = central.enrolment.until_revoked(|| shell.is_permitted(&central)) => {
                     "the site file forbids shells: [agent].root_tasks = false"
                 }
                 () = shutdown.cancelled() => "meshd stops",
             }
         };
         let why = carry(socket, session, ShellLimits::default(), ended).await;
-        central.tasks.shell_ended(node, &why, &context).await;
+        shell.ended(&central, &why, &context).await;
         drop(task);
     }))
 }
@@ -180,7 +241,7 @@ pub(crate) async fn carry(
     drop(input);
     let goodbye = async {
         if end.is_news {
-            let _ = out.send(note(&ConsoleNote::Ended { reason: end.why.clone() })).await;
+            let _ = out.send(note(&ConsoleNote::ended(end.why.clone()))).await;
         }
         let _ = out.send(Message::Close(None)).await;
         // A connection that is dropped with unread bytes is reset, and the user never reads the note.
@@ -234,7 +295,7 @@ async fn show(
                 Some(ConsoleFrame::Note(told)) => {
                     let end = match &told {
                         ConsoleNote::Exited { code } => Some(format!("exit code {code}")),
-                        ConsoleNote::Ended { reason } => Some(reason.clone()),
+                        ConsoleNote::Ended { reason, .. } => Some(reason.clone()),
                         _ => None,
                     };
                     (note(&told), end)

@@ -3,10 +3,12 @@
 //! | module | routes |
 //! | --- | --- |
 //! | `consoles` | consoles of VMs |
+//! | `guest_shell` | shells of guests |
 //! | `slots` | slots |
 //! | `volumes` | volumes of VMs |
 
 pub(crate) mod consoles;
+pub(crate) mod guest_shell;
 pub(crate) mod slots;
 pub(crate) mod volumes;
 

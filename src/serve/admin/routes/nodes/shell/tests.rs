@@ -78,7 +78,7 @@ async fn idle_shell_ends_after_a_warning_though_output_goes_on() {
     let notes = timeout(DEADLINE, shell.notes()).await.expect("it ends");
     let expected = [
         ConsoleNote::EndsSoon { seconds: 1, reason: "no input".to_owned() },
-        ConsoleNote::Ended { reason: "no input for 3 s".to_owned() },
+        ConsoleNote::ended("no input for 3 s"),
     ];
     assert_eq!(notes, expected);
     assert_eq!(shell.why.await.as_deref(), Ok("no input for 3 s"));
@@ -90,7 +90,7 @@ async fn busy_shell_ends_after_its_total_time() {
     let limits = ShellLimits { total: Duration::from_secs(1), ..ShellLimits::default() };
     let mut shell = Shell::open(limits).await;
     shell.user.send(tungstenite::Message::Binary(Bytes::from_static(b"l"))).await.expect("sent");
-    let ended = ConsoleNote::Ended { reason: "it was open for 1 s".to_owned() };
+    let ended = ConsoleNote::ended("it was open for 1 s");
     assert_eq!(timeout(DEADLINE, shell.notes()).await.expect("it ends"), [ended]);
     assert_eq!(shell.why.await.as_deref(), Ok("it was open for 1 s"));
     let default = ShellLimits::default();
@@ -124,7 +124,7 @@ async fn lost_node_and_leaving_user_end_a_shell_with_their_reason() {
     drop(std::mem::replace(&mut lost.output, mpsc::channel(1).0));
     let notes = lost.notes().await;
     assert!(
-        matches!(&notes[..], [ConsoleNote::Ended { reason }] if reason.contains("was lost")),
+        matches!(&notes[..], [ConsoleNote::Ended { reason, .. }] if reason.contains("was lost")),
         "{notes:?}"
     );
     let mut left = Shell::open(ShellLimits::default()).await;
@@ -134,6 +134,6 @@ async fn lost_node_and_leaving_user_end_a_shell_with_their_reason() {
 
     let mut stopped = Shell::open(ShellLimits::default()).await;
     stopped.end.take().expect("once").send("meshd stops").expect("it runs");
-    let ended = ConsoleNote::Ended { reason: "meshd stops".to_owned() };
+    let ended = ConsoleNote::ended("meshd stops");
     assert_eq!(stopped.notes().await, [ended]);
 }

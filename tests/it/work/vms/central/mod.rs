@@ -1,6 +1,8 @@
 //! A real central node, a real agent and a real QEMU: from `meshd volume add` to a console, through
 //! the deaths of agent and QEMU.
 
+mod guest_shell;
+
 use super::{
     console::Console,
     guest::{Guest, HELLO, Node},

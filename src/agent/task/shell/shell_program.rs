@@ -1,0 +1,199 @@
+//! What runs in the terminal of a shell: the login shell of root, or an SSH client that logs in at
+//! a guest.
+
+use super::{
+    super::{cgroup::Cgroup, exit_code::exit_code},
+    guest_enter::{self, GuestShellExec},
+    shell_enter,
+};
+use crate::vm::{GuestAccess, LoginFault};
+use meshd_proto::{
+    shell::{GuestUser, ShellOrder},
+    vm::ConsoleNote,
+};
+use meshd_types::failpoint;
+use rustix::fs::{OFlags, fcntl_setfl};
+use std::{
+    io,
+    net::SocketAddrV4,
+    os::fd::OwnedFd,
+    process::{Command as StdCommand, Stdio},
+    time::Duration,
+};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::TcpStream,
+    process::{Child, ChildStderr, Command},
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
+
+/// Port of SSH servers.
+const SSH_PORT: u16 = 22;
+/// Time for the SSH server of a guest to accept a connection: the guest may be starting.
+const SERVER_LIMIT: Duration = Duration::from_secs(60);
+/// Timeout of one attempt, and interval between two attempts.
+const ATTEMPT: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Exit code of an SSH client that failed.
+const CLIENT_FAILED: i32 = 255;
+/// Bytes at the end of the messages of an SSH client that are read. A guest may send a banner.
+const MAX_MESSAGES: usize = 8 * 1024;
+/// Time after the end of a client in which its last messages are read.
+const LAST_MESSAGES: Duration = Duration::from_secs(2);
+
+/// What runs in the terminal of a shell.
+pub(in crate::task) enum ShellProgram {
+    /// The login shell of root.
+    Root,
+    /// A login at a guest.
+    Guest(GuestLogin),
+}
+
+/// A login at a guest.
+pub(in crate::task) struct GuestLogin {
+    pub(in crate::task) user: GuestUser,
+    pub(in crate::task) forget_host_key: bool,
+    pub(in crate::task) access: oneshot::Receiver<Result<GuestAccess, LoginFault>>,
+}
+
+impl ShellProgram {
+    /// Runs the program to its end. `terminal` is its side of the terminal. Returns the last
+    /// message to the user.
+    pub(super) async fn run(
+        self,
+        order: &ShellOrder,
+        group: &Cgroup,
+        terminal: OwnedFd,
+    ) -> ConsoleNote {
+        let ran = match self {
+            ShellProgram::Root => {
+                run_root(order, group, terminal).await.map_err(|error| LoginFault {
+                    reason: format!("cannot start the shell: {error}"),
+                    hint: String::new(),
+                })
+            }
+            ShellProgram::Guest(login) => run_client(login, order, group, terminal).await,
+        };
+        ran.unwrap_or_else(|LoginFault { reason, hint }| ConsoleNote::Ended {
+            reason,
+            hint: Some(hint).filter(|hint| !hint.is_empty()),
+        })
+    }
+}
+
+async fn run_root(
+    order: &ShellOrder,
+    group: &Cgroup,
+    terminal: OwnedFd,
+) -> io::Result<ConsoleNote> {
+    let command = shell_enter::command(&group.procs(), &order.terminal);
+    let errors = Stdio::from(terminal.try_clone()?);
+    let mut child = start(command, terminal, errors)?;
+    tracing::info!("a shell of an administrator starts");
+    Ok(ConsoleNote::Exited { code: exit_code(child.wait().await?) })
+}
+
+async fn run_client(
+    login: GuestLogin,
+    order: &ShellOrder,
+    group: &Cgroup,
+    terminal: OwnedFd,
+) -> Result<ConsoleNote, LoginFault> {
+    let GuestLogin { user, forget_host_key, access } = login;
+    let access = access
+        .await
+        .map_err(|_| LoginFault::new("the agent stops", "try again when the node is online"))??;
+    let failed = |step: &'static str| {
+        move |error: io::Error| LoginFault::new(format!("{step}: {error}"), "see `meshd node logs`")
+    };
+    if forget_host_key {
+        access.forget_host_key().map_err(failed("cannot forget the host key"))?;
+    }
+    until_server(SocketAddrV4::new(access.address, SSH_PORT), &terminal).await?;
+    let exec = GuestShellExec {
+        procs: group.procs(),
+        uid: if failpoint::defends("guest-shell-user") { access.uid } else { 0 },
+        passwd: access.passwd.clone(),
+        folder: access.folder.clone(),
+    };
+    let mut command = guest_enter::command(&exec);
+    command.arg(&access.program).args(access.client_arguments(&user));
+    command.env_clear().env("TERM", order.terminal.as_str()).env("LANG", "C.UTF-8");
+    let child = start(command, terminal, Stdio::piped());
+    let mut child = child.map_err(failed("cannot start the SSH client"))?;
+    tracing::info!(vm = %access.uuid, "an administrator logs in to a guest");
+    let messages = child.stderr.take();
+    let messages = tokio::spawn(async move {
+        let mut tail = Vec::new();
+        if let Some(mut messages) = messages {
+            read_tail(&mut messages, &mut tail).await;
+        }
+        tail
+    });
+    let status = child.wait().await.map_err(failed("cannot wait for the SSH client"))?;
+    let messages = timeout(LAST_MESSAGES, messages).await;
+    let messages = messages.ok().and_then(Result::ok).unwrap_or_default();
+    let messages = String::from_utf8_lossy(&messages);
+    let is_failed = status.code() == Some(CLIENT_FAILED)
+        || (status.code() == Some(guest_enter::CANNOT_RUN.into())
+            && messages.starts_with("mesh-agent: "));
+    match LoginFault::of_client(&messages, &user).filter(|_| is_failed) {
+        Some(fault) => Err(fault),
+        None => Ok(ConsoleNote::Exited { code: exit_code(status) }),
+    }
+}
+
+/// Starts a command. It is dropped here with its copies of the terminal, which keep that open.
+fn start(mut command: StdCommand, terminal: OwnedFd, errors: Stdio) -> io::Result<Child> {
+    command.stdin(terminal.try_clone()?).stdout(terminal).stderr(errors);
+    Command::from(command).kill_on_drop(true).spawn()
+}
+
+/// Waits until the SSH server of a guest accepts a connection. Writes to the terminal when that
+/// takes time.
+async fn until_server(server: SocketAddrV4, terminal: &OwnedFd) -> Result<(), LoginFault> {
+    let (limit, mut is_told) = (Instant::now() + SERVER_LIMIT, false);
+    loop {
+        let error = match timeout(ATTEMPT, TcpStream::connect(server)).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        if Instant::now() >= limit {
+            let seconds = SERVER_LIMIT.as_secs();
+            return Err(LoginFault::new(
+                format!("no SSH server answers at {server} within {seconds} s: {error}"),
+                "look at the guest with `meshd vm console`; is its SSH server installed?",
+            ));
+        }
+        if !is_told {
+            tell(
+                terminal,
+                &format!("waiting for the SSH server of the guest at {server}: {error}\n"),
+            );
+            is_told = true;
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+/// Writes a line to the user, unless the terminal is full: the agent has one thread, and must not
+/// wait for a user who reads nothing.
+fn tell(terminal: &OwnedFd, line: &str) {
+    let written = fcntl_setfl(terminal, OFlags::NONBLOCK)
+        .and_then(|()| rustix::io::write(terminal, line.as_bytes()));
+    // The client expects a terminal that waits.
+    if let Err(error) = written.and(fcntl_setfl(terminal, OFlags::empty())) {
+        tracing::debug!(%error, "cannot write to the terminal of a shell");
+    }
+}
+
+async fn read_tail(messages: &mut ChildStderr, tail: &mut Vec<u8>) {
+    let mut piece = vec![0; 1024];
+    while let Ok(length @ 1..) = messages.read(&mut piece).await {
+        tail.extend_from_slice(&piece[..length]);
+        let excess = tail.len().saturating_sub(MAX_MESSAGES);
+        tail.drain(..excess);
+    }
+}
