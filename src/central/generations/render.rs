@@ -177,6 +177,7 @@ impl Generations {
             used.0.as_slice(),
             revision.as_ref().map_or(&[][..], |revision| revision.generation.0.0.as_slice()),
             facts.manifest.0.as_slice(),
+            image.parts_digest().0.as_slice(),
             layers.0.as_slice(),
             facts.stage1.as_ref().map_or(&[][..], |stage1| stage1.0.as_slice()),
             snapshot.profile_digest(&profile).0.as_slice(),

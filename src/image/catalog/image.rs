@@ -86,6 +86,8 @@ pub struct Image {
     pub manifest: ImageManifest,
     /// The content of each part.
     blobs: BTreeMap<Digest, Bytes>,
+    /// Digest of `manifest.parts`.
+    parts_digest: Digest,
 }
 
 impl fmt::Debug for Image {
@@ -219,12 +221,19 @@ impl Image {
             };
             blobs.insert(part.blob.digest, bytes);
         }
-        Ok(Image { manifest, blobs })
+        Ok(Image::from_parts(manifest, blobs))
     }
 
     /// Returns an image with the content of its parts, without a check of their digests.
     pub fn from_parts(manifest: ImageManifest, blobs: BTreeMap<Digest, Bytes>) -> Self {
-        Image { manifest, blobs }
+        let parts = serde_json::to_vec(&manifest.parts).expect("parts have text keys only");
+        Image { manifest, blobs, parts_digest: Digest::of(&parts) }
+    }
+
+    /// Returns the digest of what the manifest says of its parts. Two manifests of one version can
+    /// differ in it: the NICs that an initramfs drives are no bytes of a part.
+    pub fn parts_digest(&self) -> Digest {
+        self.parts_digest
     }
 
     /// Returns the bytes of a part, by its digest.

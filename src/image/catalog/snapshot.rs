@@ -209,12 +209,9 @@ impl Catalog {
 
     /// Returns whether both snapshots serve the same overlays and versions.
     pub fn is_same(&self, other: &Catalog) -> bool {
-        let versions = |catalog: &Catalog| {
-            catalog.served().map(|image| image.manifest.version()).collect::<BTreeSet<_>>()
-        };
-        let current = |catalog: &Catalog| -> Vec<Digest> {
-            catalog.images.values().map(|image| image.manifest.version()).collect()
-        };
+        let contents = |image: &Image| (image.manifest.version(), image.parts_digest());
+        let versions = |catalog: &Catalog| catalog.served().map(contents).collect::<BTreeSet<_>>();
+        let current = |catalog: &Catalog| catalog.images.values().map(contents).collect::<Vec<_>>();
         let layers = |catalog: &Catalog| -> Vec<(BundleName, Digest)> {
             let layer = |(name, bundle): (&BundleName, &Bundle)| {
                 (name.clone(), bundle.manifest.layer.digest)

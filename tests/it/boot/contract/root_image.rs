@@ -86,6 +86,32 @@ fn root_image_is_delivered_and_its_failure_is_in_the_timeline() {
     assert_eq!(String::from_utf8_lossy(&log.stdout), "stage1: FAILED: mount squashfs\n");
 }
 
+/// The drivers are no part of the version: the image has the same bytes.
+#[test]
+fn nic_is_accepted_once_the_manifest_lists_its_driver() {
+    let world = world();
+    let manifest = world.path("state/blobs/images/tiny.json");
+    let machine = PxeNode::new(&world, 1);
+    let boots = |driver: &str| {
+        let mut changed: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+        changed["parts"]["nic_drivers"] = [driver].into();
+        fs::write(&manifest, changed.to_string()).unwrap();
+        done(&world, &["reload"]);
+        eventually("a boot session", || {
+            machine.dhcp(As::Ipxe);
+            let url = format!("{}&nic_hex=01-80-86-10-0e", machine.script_url());
+            let script = machine.get(&url).unwrap().text();
+            if script.contains("# refusal no_session") { Err(script) } else { Ok(script) }
+        })
+    };
+    for _ in 0..2 {
+        let refused = boots("1af4:*");
+        assert!(refused.contains("# refusal nic_driver_missing"), "{refused}");
+        let script = boots("8086:100e");
+        assert!(script.contains(" rdinit=/meshd/stage1 "), "{script}");
+    }
+}
+
 #[test]
 fn node_pinned_to_a_root_image_boots_it_with_its_writable_layer() {
     let world = world();
