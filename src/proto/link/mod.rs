@@ -17,9 +17,12 @@
 //!          Report ──────────────▶            reported state: one section, at each change; all sections after each welcome
 //!          Output ──────────────▶            a piece of the output of a task
 //!          ◀───────── OutputStored           the piece is stored: the next one may follow
-//!          ◀──── Console, Shell, GuestShell, TaskInput    open a connection of its own for the
-//! bytes of a user          Goodbye ─────────────▶            the agent stops, because the node
-//! shuts down or reboots ``` Liveness probes are WebSocket pings, answered by the protocol itself.
+//!          ◀──── Console, Shell, GuestShell, TaskInput
+//!                                            open a connection of its own for the bytes of a user
+//!          Goodbye ─────────────▶            the agent stops: the node shuts down or reboots
+//! ```
+//!
+//! Liveness probes are WebSocket pings, answered by the protocol itself.
 //!
 //! | module | content |
 //! | --- | --- |
