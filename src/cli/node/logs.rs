@@ -45,6 +45,9 @@ enum SourceArg {
     Console,
     /// Messages of the kernel that came by UDP
     Netconsole,
+    /// Reason why the first program stopped the boot
+    #[value(name = "boot_failure", alias = "boot-failure")]
+    BootFailure,
 }
 
 impl Logs {
@@ -106,6 +109,7 @@ impl Logs {
             Some(SourceArg::System) => source == LogSource::System,
             Some(SourceArg::Console) => source == LogSource::Console,
             Some(SourceArg::Netconsole) => source == LogSource::Netconsole,
+            Some(SourceArg::BootFailure) => source == LogSource::BootFailure,
         }
     }
 }

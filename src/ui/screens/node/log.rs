@@ -48,7 +48,7 @@ pub(crate) async fn page(
         p { "Boot " code { (boot.session) } " of " (html::time(boot.opened_at)) ", " (boot.result.as_str()) }
         (filters(&boot, &query))
         div id="log" data-live {
-            @if lines.is_empty() { p.quiet { "No lines match. A node sends its log when its agent is linked." } }
+            @if lines.is_empty() { p.quiet { "No lines match. Kernel and system messages come when the agent is linked." } }
             @else { pre.output tabindex="0" aria-label="Log" { @for line in &lines { (line) "\n" } } }
         }
     };
