@@ -113,36 +113,21 @@ impl<K: LogKey, S: LogStream> ChunkLogs<K, S> {
     /// # Errors
     /// If it cannot be written. The caller repeats it.
     pub fn append(&self, key: K, line: LogLine<S>) -> io::Result<u64> {
-        let LogLine { when, node, stream, at, data } = line;
-        let bytes = data.into_bytes().ok_or(io::ErrorKind::InvalidData)?;
         let log = self.log(key)?;
         let mut files = lock(&log.files);
-        let known = files.upto.get(&(node, stream)).copied().unwrap_or(0);
-        let end = at.saturating_add(bytes.len() as u64);
-        if end <= known {
-            return Ok(known);
-        }
-        // An overlap is removed. A gap is what a crash lost; the offsets show it.
-        let skip = usize::try_from(known.saturating_sub(at)).unwrap_or(0);
-        let data = Piece::from_bytes(bytes.get(skip..).unwrap_or_default().to_vec());
-        let line = LogLine { when, node, stream, at: at.max(known), data };
-        let mut line = serde_json::to_vec(&line).map_err(io::Error::other)?;
-        line.push(b'\n');
-        files.write(&line)?;
-        files.upto.insert((node, stream), end);
-        log.end.send_replace(files.end());
-        Ok(end)
+        log.store(&mut files, line)
     }
 
-    /// Stores a piece after the last one of its stream; its offset does not count. A stream has one
-    /// such writer. Blocks.
+    /// Stores a piece after the last one of its stream; its offset does not count. A stream may
+    /// have several such writers. Blocks.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn append_next(&self, key: K, line: LogLine<S>) -> io::Result<u64> {
         let log = self.log(key)?;
-        let at = lock(&log.files).upto.get(&(line.node, line.stream)).copied().unwrap_or(0);
-        self.append(key, LogLine { at, ..line })
+        let mut files = lock(&log.files);
+        let at = files.stored_offset(line.node, line.stream);
+        log.store(&mut files, LogLine { at, ..line })
     }
 
     /// Returns whole lines from an offset on. Blocks.
@@ -209,6 +194,29 @@ impl<K: LogKey, S: LogStream> ChunkLogs<K, S> {
     }
 }
 
+impl<S: LogStream> ChunkLog<S> {
+    /// Stores a piece and returns the stored offset of its stream. The caller holds the lock.
+    fn store(&self, files: &mut Files<S>, line: LogLine<S>) -> io::Result<u64> {
+        let LogLine { when, node, stream, at, data } = line;
+        let bytes = data.into_bytes().ok_or(io::ErrorKind::InvalidData)?;
+        let known = files.stored_offset(node, stream);
+        let end = at.saturating_add(bytes.len() as u64);
+        if end <= known {
+            return Ok(known);
+        }
+        // An overlap is removed. A gap is what a crash lost; the offsets show it.
+        let skip = usize::try_from(known.saturating_sub(at)).unwrap_or(0);
+        let data = Piece::from_bytes(bytes.get(skip..).unwrap_or_default().to_vec());
+        let line = LogLine { when, node, stream, at: at.max(known), data };
+        let mut line = serde_json::to_vec(&line).map_err(io::Error::other)?;
+        line.push(b'\n');
+        files.write(&line)?;
+        files.upto.insert((node, stream), end);
+        self.end.send_replace(files.end());
+        Ok(end)
+    }
+}
+
 impl<S: LogStream> Files<S> {
     fn open(dir: PathBuf, limits: Limits) -> io::Result<Self> {
         let mut files =
@@ -256,6 +264,11 @@ impl<S: LogStream> Files<S> {
 
     fn path(&self, start: u64) -> PathBuf {
         self.dir.join(format!("{start:020}"))
+    }
+
+    /// Returns the stored offset of a stream of a node.
+    fn stored_offset(&self, node: NodeId, stream: S) -> u64 {
+        self.upto.get(&(node, stream)).copied().unwrap_or(0)
     }
 
     fn end(&self) -> u64 {
