@@ -3,7 +3,7 @@
 
 use crate::{
     boot::BootService,
-    environment::{alarms::log_failure, lan_client::LanClient},
+    environment::{alarms::log_failure, lan_client::LanClient, sources::Neighbour},
 };
 use meshd_model::{
     boot::BootFailure,
@@ -26,6 +26,8 @@ pub(super) const LOG_LIMITS: Limits = Limits { segment: 128 << 10, newest: 3, ke
 const AGENT_RATE: LogRate = LogRate { burst: 4 << 20, per_second: 32 << 10 };
 /// A serial port of 115200 baud has 11.5 KiB a second.
 const CONSOLE_RATE: LogRate = LogRate { burst: 256 << 10, per_second: 16 << 10 };
+/// Bytes of a stored line besides its text: time, node, source, offset.
+const LINE_OVERHEAD: u64 = 128;
 /// Maximum length of a stored piece of a console, in bytes.
 const MAX_CONSOLE_PIECE: usize = 8 << 10;
 /// Logs of boots that are no longer on record are removed this often.
@@ -46,24 +48,31 @@ pub(super) enum LogWriter {
     Netconsole,
 }
 
-/// Rate limit of one writer of the log of one boot.
+/// Rate limit of one writer of the log of one boot: a token bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogBudget {
     rate: LogRate,
-    /// Monotonic time of the first piece.
-    since: Duration,
-    sent: u64,
+    /// Bytes that the writer may store now, at most the burst.
+    rest: u64,
+    /// Monotonic time of the last refill.
+    refilled: Duration,
 }
 
 impl LogBudget {
+    fn new(rate: LogRate, now: Duration) -> Self {
+        LogBudget { rate, rest: rate.burst, refilled: now }
+    }
+
     /// Returns true if the node may send so many bytes now.
     fn admits(&mut self, bytes: u64, now: Duration) -> bool {
         let LogRate { burst, per_second } = self.rate;
-        let limit = burst + per_second.saturating_mul(now.saturating_sub(self.since).as_secs());
-        let sent = self.sent.saturating_add(bytes);
-        let admitted = sent <= limit || !failpoint::defends("boot-log-rate");
+        let seconds = now.saturating_sub(self.refilled).as_secs();
+        let gain = per_second.saturating_mul(seconds);
+        self.rest = self.rest.saturating_add(gain).min(burst);
+        self.refilled += Duration::from_secs(seconds);
+        let admitted = bytes <= self.rest || !failpoint::defends("boot-log-rate");
         if admitted {
-            self.sent = sent;
+            self.rest = self.rest.saturating_sub(bytes);
         }
         admitted
     }
@@ -129,11 +138,16 @@ impl BootService {
             Some((node, boot.id, boot.mac))
         });
         let Some((node, session, own)) = found else { return };
-        if !self.admits_log(session, LogWriter::Netconsole, text.len() as u64) {
+        // ARP requests take so long that packets of other machines would be lost meanwhile.
+        if self.env.lan.neighbour(from) == Neighbour::Unknown {
             return;
         }
         let is_own = |mac: &MacAddr| *mac == own || !failpoint::defends("netconsole-neighbour");
         if self.env.check_neighbour(&from.into(), is_own).await.is_err() {
+            return;
+        }
+        // Another machine must not spend the budget.
+        if !self.admits_log(session, LogWriter::Netconsole, text.len() as u64) {
             return;
         }
         let (logs, when) = (Arc::clone(&self.logs), self.env.now());
@@ -152,9 +166,8 @@ impl BootService {
             LogWriter::Console | LogWriter::Netconsole => CONSOLE_RATE,
         };
         let mut budgets = self.log_budgets.lock();
-        let budget =
-            budgets.entry((session, writer)).or_insert(LogBudget { rate, since: now, sent: 0 });
-        budget.admits(bytes, now)
+        let budget = budgets.entry((session, writer)).or_insert(LogBudget::new(rate, now));
+        budget.admits(bytes.saturating_add(LINE_OVERHEAD), now)
     }
 
     async fn append_log(
@@ -251,7 +264,7 @@ mod tests {
     #[test]
     fn log_of_node_is_limited_to_burst_and_rate() {
         let (start, piece) = (Duration::from_secs(100), 8 << 10);
-        let mut budget = LogBudget { rate: AGENT_RATE, since: start, sent: 0 };
+        let mut budget = LogBudget::new(AGENT_RATE, start);
         let mut stored = |now: Duration| {
             (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece
         };
@@ -259,5 +272,6 @@ mod tests {
         assert_eq!(stored(start), burst);
         assert_eq!(stored(start), 0, "the burst is spent");
         assert_eq!(stored(start + Duration::from_secs(10)), 10 * per_second);
+        assert_eq!(stored(start + Duration::from_secs(3600)), burst, "an idle hour earns no more");
     }
 }
