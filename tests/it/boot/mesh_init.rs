@@ -82,7 +82,8 @@ fn mesh_init_locks_every_account_with_the_user_id_of_root() {
     assert_eq!(locked(passwd, shadow), Some(expected));
 }
 
-/// Returns what `start_netconsole` loads, with this route to the central node and these neighbours.
+/// Returns what `start_netconsole` loads or says, with this route to the central node and these
+/// neighbours.
 fn netconsole(port: &str, route: &str, neighbours: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let arp = dir.path().join("arp");
@@ -92,7 +93,7 @@ fn netconsole(port: &str, route: &str, neighbours: &str) -> String {
     let script = format!(
         "set -fu\nargument() {{ [ \"$1\" = meshd.netconsole ] && echo '{port}'; }}\n\
          url=http://10.77.0.1:8080/blob/x\ninterface=eth3\nip() {{ echo '{route}'; }}\n\
-         modprobe() {{ echo \"$*\"; }}\n{function}\nstart_netconsole\n"
+         modprobe() {{ echo \"$*\"; }}\nsay() {{ echo \"say: $*\"; }}\n{function}\nstart_netconsole\n"
     );
     let output = Command::new("busybox").args(["sh", "-c", &script]).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
@@ -111,6 +112,9 @@ fn mesh_init_sends_kernel_messages_to_the_next_hop() {
     let arguments = "netconsole netconsole=+@/eth3,6666@10.77.0.1/";
     assert_eq!(netconsole("6666", direct, &neighbours), format!("{arguments}52:54:00:00:00:aa\n"));
     assert_eq!(netconsole("6666", routed, &neighbours), format!("{arguments}52:54:00:00:00:bb\n"));
-    assert_eq!(netconsole("6666", direct, ""), format!("{arguments}\n"), "by broadcast");
+    let incomplete = row("10.77.0.1", "00:00:00:00:00:00").replace("0x2", "0x0");
+    let unknown = "say: netconsole is not started: the Ethernet address of 10.77.0.1 is unknown\n";
+    assert_eq!(netconsole("6666", direct, ""), unknown, "it would broadcast");
+    assert_eq!(netconsole("6666", direct, &incomplete), unknown, "nobody has answered");
     assert_eq!(netconsole("", direct, &neighbours), "");
 }
