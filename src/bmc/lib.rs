@@ -101,6 +101,17 @@ impl Bmc {
         Err(BmcFailure::Unsupported(format!("driver {} has no serial console", self.driver)))
     }
 
+    /// Ends the session of the serial port, whoever has it.
+    ///
+    /// # Errors
+    /// The BMC has no session, or does not answer.
+    pub async fn end_serial_console(&self) -> Result<(), BmcFailure> {
+        if has_serial_console(self.driver) {
+            return ipmi::end_console(self).await;
+        }
+        Err(BmcFailure::Unsupported(format!("driver {} has no serial console", self.driver)))
+    }
+
     /// Asks for a report: at most 1024 rows.
     pub async fn report(&self, kind: ReportKind) -> Result<Vec<ReportRow>, BmcFailure> {
         match self.driver {

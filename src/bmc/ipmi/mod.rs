@@ -11,7 +11,7 @@ mod serial_console;
 
 pub(crate) use reports::report;
 pub use serial_console::SerialConsole;
-pub(crate) use serial_console::open as open_console;
+pub(crate) use serial_console::{end as end_console, open as open_console};
 
 use crate::{
     Bmc, parse_address,

@@ -56,6 +56,11 @@ pub(crate) async fn open(bmc: &Bmc) -> Result<SerialConsole, BmcFailure> {
     Ok(SerialConsole { _group: group, child, input, output, messages })
 }
 
+/// Ends the session of the console, whoever has it. The BMC refuses if there is none.
+pub(crate) async fn end(bmc: &Bmc) -> Result<(), BmcFailure> {
+    run(bmc, &["sol", "deactivate"]).await.map(drop)
+}
+
 impl SerialConsole {
     /// Carries bytes in both directions until `input` or the console ends, or the reader of
     /// `output` is gone. `typed` has the bytes of a piece of input, `piece` makes a piece of output. Returns why the BMC ended the console.

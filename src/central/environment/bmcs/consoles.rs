@@ -5,7 +5,14 @@ use super::{Bmcs, ResolvedBmc};
 use meshd_bmc::SerialConsole;
 use meshd_model::operations::BmcFailure;
 use meshd_types::BmcRequest;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{sync::oneshot, time::timeout};
 
 /// Maximum number of open consoles of operators.
@@ -14,6 +21,8 @@ const MAX_CONSOLES: usize = 64;
 const MAX_RECORDERS: usize = 32;
 /// Time in which a recorder gives its console back; its program is killed earlier.
 const RELEASE_TIME: Duration = Duration::from_secs(8);
+/// Time in which the BMC ends the session of a recorder.
+const SESSION_END_TIME: Duration = Duration::from_secs(8);
 
 /// Open consoles, by the key of their BMC.
 #[derive(Default)]
@@ -34,6 +43,7 @@ struct ConsoleUse {
 struct RecorderHandle {
     stop: oneshot::Sender<()>,
     released: oneshot::Receiver<()>,
+    has_session: Arc<AtomicBool>,
 }
 
 impl ConsoleTable {
@@ -99,6 +109,8 @@ impl Drop for OpenConsole {
 pub(crate) struct RecordedConsole {
     /// Ends when an operator wants the console.
     pub(crate) stop: oneshot::Receiver<()>,
+    /// True if the recorder had the session of the BMC, and did not lose it to somebody else.
+    pub(crate) has_session: Arc<AtomicBool>,
     // Dropped in this order: an operator who waits finds the console closed.
     _open: OpenConsole,
     _released: oneshot::Sender<()>,
@@ -117,10 +129,16 @@ impl Bmcs {
         };
         let (id, recorder) = opened?;
         let open = OpenConsole { bmcs: self.clone(), key: bmc.key.clone(), id };
-        if let Some(RecorderHandle { stop, released }) = recorder {
+        if let Some(RecorderHandle { stop, released, has_session }) = recorder {
             drop(stop);
             // Both ends mean that the recorder is gone, or hangs.
             let _ = timeout(RELEASE_TIME, released).await;
+            // `ipmitool` may end without the end of its session, and the BMC has only one. A session
+            // of somebody else stays.
+            if has_session.load(Ordering::Relaxed) {
+                // The BMC refuses if the session has ended.
+                let _ = timeout(SESSION_END_TIME, self.end_session(bmc)).await;
+            }
         }
         Ok((self.open_console(bmc).await?, open))
     }
@@ -133,10 +151,17 @@ impl Bmcs {
     /// Takes the console of a machine for a recorder, unless it is in use.
     pub(crate) fn try_record(self: &Arc<Self>, bmc: &ResolvedBmc) -> Option<RecordedConsole> {
         let ((stop, stopped), (release, released)) = (oneshot::channel(), oneshot::channel());
-        let recorder = RecorderHandle { stop, released };
+        let has_session = Arc::new(AtomicBool::new(false));
+        let recorder = RecorderHandle { stop, released, has_session: has_session.clone() };
         let id = self.consoles.lock().open_for_recorder(&bmc.key, recorder)?;
         let open = OpenConsole { bmcs: self.clone(), key: bmc.key.clone(), id };
-        Some(RecordedConsole { stop: stopped, _open: open, _released: release })
+        Some(RecordedConsole { stop: stopped, has_session, _open: open, _released: release })
+    }
+
+    /// Waits for a permit, and ends the session of a serial console that the caller has taken.
+    async fn end_session(self: &Arc<Self>, bmc: &ResolvedBmc) -> Result<(), BmcFailure> {
+        let permit = self.wait_for_permit(bmc, BmcRequest::Status).await?;
+        self.call(permit, bmc, |bmc| async move { bmc.end_serial_console().await }).await
     }
 
     /// Waits for a permit, and opens a serial console that the caller has taken.
@@ -155,7 +180,8 @@ mod tests {
 
     fn handle() -> (RecorderHandle, oneshot::Receiver<()>) {
         let ((stop, stopped), (_, released)) = (oneshot::channel(), oneshot::channel());
-        (RecorderHandle { stop, released }, stopped)
+        let has_session = Arc::default();
+        (RecorderHandle { stop, released, has_session }, stopped)
     }
 
     #[test]

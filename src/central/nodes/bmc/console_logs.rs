@@ -17,7 +17,11 @@ use meshd_model::{
 };
 use meshd_store::Model;
 use meshd_types::{Basis, BootSessionId, NodeId, Timestamp};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{self, JoinSet},
@@ -197,6 +201,7 @@ async fn record(
     mut console: RecordedConsole,
     target: watch::Receiver<Option<BootSessionId>>,
 ) -> Result<(), BmcFailure> {
+    let has_session = console.has_session.clone();
     let mut ordered = target.clone();
     let ended = end_of(&mut console.stop, &mut ordered);
     tokio::pin!(ended);
@@ -216,11 +221,19 @@ async fn record(
     let reason = loop {
         tokio::select! {
             reason = &mut carried => break reason,
-            Some(piece) = pieces.recv(), if !log.text.is_full() => log.text.push(&piece),
+            Some(piece) = pieces.recv(), if !log.text.is_full() => {
+                // A program that was refused has no output, only messages.
+                has_session.store(true, Ordering::Relaxed);
+                log.text.push(&piece);
+            }
             _ = tick.tick() => log.store(false).await,
             () = &mut ended, if input.is_some() => input = None,
         }
     };
+    if reason.is_some() {
+        // The BMC has ended the session: a new one is somebody else's.
+        has_session.store(false, Ordering::Relaxed);
+    }
     while let Ok(piece) = pieces.try_recv() {
         log.text.push(&piece);
     }
