@@ -133,8 +133,8 @@ impl Bmcs {
             drop(stop);
             // Both ends mean that the recorder is gone, or hangs.
             let _ = timeout(RELEASE_TIME, released).await;
-            // `ipmitool` may end without the end of its session, and the BMC has only one. A session
-            // of somebody else stays.
+            // `ipmitool` may end without the end of its session, and the BMC has only one. The
+            // session of somebody else stays.
             if has_session.load(Ordering::Relaxed) {
                 // The BMC refuses if the session has ended.
                 let _ = timeout(SESSION_END_TIME, self.end_session(bmc)).await;
