@@ -353,7 +353,9 @@ fn current_session(
     session.record_dhcp(DhcpRequest { client, arch, is_discover, secs }, now);
     session.address = exchange.address.or(session.address);
     session.is_relayed = exchange.is_relayed;
-    session.relay_port = exchange.relay_port.clone().or(session.relay_port);
+    // An operating system renews its lease past the relay; firmware and iPXE show their port.
+    let known_port = session.relay_port.filter(|_| exchange.client == DhcpClient::Os);
+    session.relay_port = exchange.relay_port.clone().or(known_port);
     session.uuid = exchange.uuid.or(session.uuid);
     if exchange.client == DhcpClient::Firmware || session.arch.is_none() {
         session.arch = exchange.arch.or(session.arch);

@@ -271,7 +271,8 @@ impl SiteSnapshot {
     ) -> Option<Option<&EnrollRule>> {
         let enroll = &self.site.enroll;
         // Without a relay, the machine itself may have written the option.
-        let port = model.newest_session(node.mac).and_then(|boot| boot.relay_port.as_ref());
+        let boot = model.newest_session(node.mac).filter(|boot| boot.is_relayed);
+        let port = boot.and_then(|boot| boot.relay_port.as_ref());
         let port = port.filter(|port| port.relay.is_some());
         let segment = self.segment_of(node);
         if let Some(rule) = matching_rule(&enroll.rules, node, segment.as_deref(), port) {

@@ -127,6 +127,16 @@ fn rule(
             let hint = "write a [[segment]] with relay = \"ADDRESS\", or use another criterion";
             table.fault(key, "no segment is behind a relay, so no machine matches", hint);
         }
+        if table.has(key)
+            && let Some(segment) = known.segments.unproven_relay()
+        {
+            let message = format!(
+                "segment {} has no relay_mac, so a machine can pose as its relay and write the ID",
+                segment.link
+            );
+            let hint = "write relay_mac = [\"52:54:00:12:34:56\"] in that [[segment]]: the relay's address as `ip neigh` shows it";
+            table.fault(key, message, hint);
+        }
     }
     // An empty list matches no machine.
     for key in LISTS {

@@ -233,6 +233,14 @@ impl Segments {
         self.0.iter().any(|segment| segment.link.as_ref().is_none_or(is_relay))
     }
 
+    /// Returns a segment whose relay any machine may pose as, because it has no `relay_mac`.
+    pub(crate) fn unproven_relay(&self) -> Option<&Segment> {
+        let is_unproven = |segment: &&Segment| {
+            matches!(segment.link, Link::Relay(_)) && segment.relay_macs.is_empty()
+        };
+        self.0.iter().filter_map(|written| written.segment.as_ref()).find(is_unproven)
+    }
+
     /// Returns the names of all segments and whether meshd leases addresses there; `None` if a
     /// fault may hide one.
     pub(crate) fn names(&self) -> Option<Vec<(String, bool)>> {

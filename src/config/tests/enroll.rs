@@ -57,11 +57,14 @@ fn enrolment_rule_faults_are_all_reported_with_lines() {
 #[test]
 fn switch_ports_need_a_relay_and_are_text_or_hexadecimal() {
     let rule = "[[enroll.rule]]\nname = \"a\"\ncircuit_ids = [\"eth1/*\", \"0x0004000A\"]\n";
-    let relay = "[[segment]]\nrelay = \"10.88.0.1\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n";
+    let relay = "[[segment]]\nrelay = \"10.88.0.1\"\nrelay_mac = [\"52:54:00:12:34:56\"]\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n";
     let site = valid(read(&format!("{LEAST}{relay}{rule}")));
     let ids = &site.enroll.rules[0].criteria.circuit_ids;
     assert_eq!(ids.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0x0004000a", "eth1/*"]);
     assert!(described(read(&format!("{LEAST}{rule}")))[0].contains("no segment is behind a relay"));
+    let unproven = relay.replace("relay_mac = [\"52:54:00:12:34:56\"]\n", "");
+    let faults = described(read(&format!("{LEAST}{unproven}{rule}")));
+    assert!(faults[0].contains("circuit_ids") && faults[0].contains("no relay_mac"), "{faults:?}");
     let wrong = rule.replace("eth1/*", "0x4 7");
     let faults = described(read(&format!("{LEAST}{relay}{wrong}")));
     assert!(faults[0].contains("circuit_ids[0]: `0x4 7` is no ID of a switch port"), "{faults:?}");

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn rule_requires_the_switch_port_that_the_relay_reports() {
-        let behind_relay = "[[segment]]\nrelay = \"10.88.0.1\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n";
+        let behind_relay = "[[segment]]\nrelay = \"10.88.0.1\"\nrelay_mac = [\"52:54:00:12:34:56\"]\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n";
         let port = RelayPort {
             relay: Some([10, 88, 0, 1].into()),
             circuit_id: Some("657468312f37".to_owned()),

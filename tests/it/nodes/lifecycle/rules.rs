@@ -4,7 +4,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::{World, single_orders::SingleOrders as _},
 };
-use meshd_model::fleet::{Phase, Principal, RelayPort, Stage, Verb};
+use meshd_model::fleet::{DhcpClient, Phase, Principal, RelayPort, Stage, Verb};
 
 fn add(world: &World, text: &str) {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
@@ -73,7 +73,7 @@ async fn rule_matches_the_switch_port_that_a_relay_reports() {
     let world = World::prepared("approve");
     add(
         &world,
-        "[[segment]]\nrelay = \"10.88.0.1\"\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n\
+        "[[segment]]\nrelay = \"10.88.0.1\"\nrelay_mac = [\"52:54:00:12:34:56\"]\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"10.88.0.1\"\n\
          [[enroll.rule]]\nname = \"rack-a\"\ncircuit_ids = [\"eth1/*\"]\nlabels = [\"rack=a\"]\n",
     );
     let rig = Rig::new(&world);
@@ -97,6 +97,14 @@ async fn rule_matches_the_switch_port_that_a_relay_reports() {
         assert_eq!(node.phase != Phase::Discovered, is_approved, "{number}: {:?}", node.phase);
         assert_eq!(node.labels.len(), usize::from(is_approved), "{number}");
     }
+    // A boot that goes on without the relay has no port.
+    let mut local = Machine::new(&rig, 5);
+    local.relay_port = Some(port("eth1/7", relay));
+    local.dhcp(DhcpClient::Firmware).await;
+    local.relay_port = None;
+    local.dhcp(DhcpClient::Ipxe).await;
+    local.ask_script().await;
+    assert_eq!(rig.node(local.id()).phase, Phase::Discovered);
 }
 
 #[tokio::test]
