@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Boots that came online within this time count for the percentiles.
 const RECENT: Duration = Duration::from_secs(3600);
+/// A longer boot is the step of a clock, and would distort the percentiles for 90 days.
+const MAX_BOOT: Duration = Duration::from_secs(2 * 3600);
 
 impl Series {
     pub(super) fn site_sample(&self, now: Timestamp, memory_bytes: Option<u64>) -> SiteSample {
@@ -38,12 +40,14 @@ impl Series {
     }
 }
 
-/// The time of a boot that came online recently, without the wait for approval.
+/// The time of a boot that came online recently, without the wait for approval. A node that is
+/// online reaches that stage again with each of its reports: the first time counts.
 fn recent_boot_seconds(boot: &BootSession, now: Timestamp) -> Option<f64> {
-    let online = boot.reached(Stage::Online).filter(|at| now.distance(*at) <= RECENT)?;
+    let online = boot.stages.iter().find(|mark| mark.stage == Stage::Online)?.at;
     let waited = boot.approval_wait(None).map(|[began, end]| end.since(began));
     let took = online.since(boot.opened_at).saturating_sub(waited.unwrap_or_default());
-    Some(took.as_secs_f64())
+    let is_plausible = !took.is_zero() && took <= MAX_BOOT;
+    (is_plausible && now.distance(online) <= RECENT).then_some(took.as_secs_f64())
 }
 
 #[cfg(test)]
@@ -61,5 +65,21 @@ mod tests {
         assert_eq!(recent_boot_seconds(&boot, at(10_100)), Some(90.0));
         assert_eq!(recent_boot_seconds(&boot, at(10_090 + 3600)), Some(90.0));
         assert_eq!(recent_boot_seconds(&boot, at(10_091 + 3600)), None, "it is an hour ago");
+        boot.mark(Stage::Online, at(10_090 + 7200));
+        assert_eq!(recent_boot_seconds(&boot, at(10_090 + 7200)), None, "it stayed online");
+    }
+
+    #[test]
+    fn boot_over_the_step_of_a_clock_does_not_count() {
+        let at = |seconds: u64| Timestamp::EPOCH.after(Duration::from_secs(seconds));
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        for (online, expected) in
+            [(90_000, None), (100_000, None), (107_200, Some(7200.0)), (107_201, None)]
+        {
+            let id = BootSessionId([7; 12]);
+            let mut boot = BootSession::open(id, mac, Stage::Dhcp, at(100_000));
+            boot.mark(Stage::Online, at(online));
+            assert_eq!(recent_boot_seconds(&boot, at(online)), expected, "{online}");
+        }
     }
 }
