@@ -47,18 +47,21 @@ async fn run(program: &Path, limit: Duration) -> Option<u8> {
         .ok()?;
     let output = child.stdout.take()?;
     let mut bytes = Vec::new();
-    let mut output = output.take(MAX_OUTPUT);
-    let ended = timeout(limit, output.read_to_end(&mut bytes)).await;
-    drop(output);
+    let ended = timeout(limit, async {
+        let mut output = output.take(MAX_OUTPUT);
+        output.read_to_end(&mut bytes).await.ok()?;
+        drop(output);
+        child.wait().await.ok()
+    })
+    .await;
+    let status = ended.ok().flatten();
     // A driver that hangs keeps its process in the kernel: the wait for it keeps others from
-    // starting.
-    if ended.is_err() {
-        let _ = child.start_kill();
-    }
-    let status = child.wait().await.ok()?;
-    (ended.is_ok() && status.success())
-        .then(|| mean_percent(&String::from_utf8_lossy(&bytes)))
-        .flatten()
+    // starting. If it has ended, both return at once.
+    let _ = child.start_kill();
+    let _ = child.wait().await;
+    status
+        .filter(std::process::ExitStatus::success)
+        .and_then(|_| mean_percent(&String::from_utf8_lossy(&bytes)))
 }
 
 /// Returns the mean of all GPUs with a value. A GPU in MIG mode says `[N/A]`.
@@ -120,6 +123,8 @@ mod tests {
         assert_eq!(run(&fails, TIME_LIMIT).await, None);
         let hangs = program(folder.path(), "#!/bin/sh\nexec tail -f /dev/null\n");
         assert_eq!(run(&hangs, Duration::from_millis(50)).await, None);
+        let mute = program(folder.path(), "#!/bin/sh\nexec tail -f /dev/null >/dev/null\n");
+        assert_eq!(run(&mute, Duration::from_millis(50)).await, None, "it closed its output");
         let floods = program(folder.path(), "#!/bin/sh\nexec yes 0, 9\n");
         assert_eq!(run(&floods, TIME_LIMIT).await, None, "a broken pipe ends it");
         assert_eq!(run(Path::new("/no/such/program"), TIME_LIMIT).await, None);
