@@ -1,11 +1,14 @@
 //! Utilisation of GPUs, from `nvidia-smi` of the host's driver. GPUs of VMs are not the host's.
 
-use crate::system::Tree;
-use std::{path::Path, process::Stdio, time::Duration};
+use crate::system::{Tree, holders::GPU_QUERY_ARGUMENTS};
+use std::{
+    path::Path,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 use tokio::{io::AsyncReadExt as _, process::Command, task::JoinHandle, time::timeout};
 
 const PROGRAMS: [&str; 2] = ["/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi"];
-const ARGUMENTS: [&str; 2] = ["--query-gpu=index,utilization.gpu", "--format=csv,noheader,nounits"];
 /// A driver without its daemon needs seconds to start; one that hangs never answers.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum length of the output, in bytes.
@@ -35,7 +38,7 @@ impl GpuMeter {
 /// Runs the program, and waits for its end also after the limit.
 async fn run(program: &Path, limit: Duration) -> Option<u8> {
     let mut child = Command::new(program)
-        .args(ARGUMENTS)
+        .args(GPU_QUERY_ARGUMENTS)
         .env_clear()
         .env("PATH", PATH)
         .current_dir("/")
@@ -59,9 +62,7 @@ async fn run(program: &Path, limit: Duration) -> Option<u8> {
     // starting. If it has ended, both return at once.
     let _ = child.start_kill();
     let _ = child.wait().await;
-    status
-        .filter(std::process::ExitStatus::success)
-        .and_then(|_| mean_percent(&String::from_utf8_lossy(&bytes)))
+    status.filter(ExitStatus::success).and_then(|_| mean_percent(&String::from_utf8_lossy(&bytes)))
 }
 
 /// Returns the mean of all GPUs with a value. A GPU in MIG mode says `[N/A]`.

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Arguments with which the agent runs blkid. A process with these arguments only probes a disk.
 pub const BLKID_ARGUMENTS: [&str; 3] = ["-p", "-o", "export"];
+/// Arguments with which the agent runs nvidia-smi. A process with these arguments holds no GPU.
+pub const GPU_QUERY_ARGUMENTS: [&str; 2] =
+    ["--query-gpu=index,utilization.gpu", "--format=csv,noheader,nounits"];
 /// Maximum depth of the folders below a PCI function: a disk behind a USB hub is ten folders deep.
 const MAX_DEPTH: u32 = 12;
 /// Maximum number of folders below one function.
@@ -78,9 +81,13 @@ pub fn find(tree: &Tree, nodes: &BTreeSet<String>) -> BTreeMap<String, String> {
     found.into_iter().map(|(node, processes)| (node, names(processes))).collect()
 }
 
-/// Returns true for the command line of the agent's blkid. Pure.
+/// Returns true for the command line of the agent's blkid or nvidia-smi. Pure.
 fn is_probe(cmdline: &str) -> bool {
-    cmdline.contains(&BLKID_ARGUMENTS.map(|argument| format!("\0{argument}")).concat())
+    let has = |arguments: &[&str]| {
+        let joined: String = arguments.iter().map(|argument| format!("\0{argument}")).collect();
+        cmdline.contains(&joined)
+    };
+    has(&BLKID_ARGUMENTS) || has(&GPU_QUERY_ARGUMENTS)
 }
 
 #[cfg(test)]
@@ -88,8 +95,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blkid_of_the_agent_is_no_holder() {
+    fn probe_of_the_agent_is_no_holder() {
         assert!(is_probe("/opt/lib/ld.so\0--argv0\0blkid\0-p\0-o\0export\0/dev/sda\0"));
+        let query = GPU_QUERY_ARGUMENTS.join("\0");
+        assert!(is_probe(&format!("/usr/bin/nvidia-smi\0{query}\0")));
+        assert!(!is_probe("/usr/bin/nvidia-smi\0--loop=1\0"));
         assert!(!is_probe("qemu-system-x86_64\0-o\0/dev/sda\0") && !is_probe(""));
     }
 }
