@@ -7,6 +7,7 @@ use crate::system::{
 };
 use meshd_proto::Usage;
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -19,13 +20,13 @@ const PLAUSIBLE: std::ops::RangeInclusive<i64> = 1_000..=150_000;
 const MAX_SENSORS: usize = 256;
 
 /// Counters that only grow, at one moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct UsageCounters {
     at: Instant,
     /// Busy and total ticks of all processors.
     cpu: Option<[u64; 2]>,
-    /// Received and sent bytes of all NICs.
-    nics: Option<[u64; 2]>,
+    /// Received and sent bytes of each NIC.
+    nics: BTreeMap<String, [u64; 2]>,
 }
 
 /// One measurement.
@@ -62,9 +63,9 @@ impl UsageMeter {
             self.reading = Some(source::read(tree, "usage", move |tree| read(tree, &folders)));
         }
         let UsageReading { counters, present } = ended?.ok()?;
-        let before = self.before.replace(counters);
-        let gpu_percent = self.gpu.next_percent(tree);
-        Some(Usage { gpu_percent, ..usage(before, counters, present) })
+        let usage = usage(self.before.as_ref(), &counters, present);
+        self.before = Some(counters);
+        Some(Usage { gpu_percent: self.gpu.next_percent(tree), ..usage })
     }
 }
 
@@ -83,22 +84,31 @@ pub(super) fn read(tree: &Tree, folders: &[PathBuf]) -> UsageReading {
 }
 
 /// Adds the values that are differences of counters. A counter that went back has none.
-pub(super) fn usage(before: Option<UsageCounters>, after: UsageCounters, present: Usage) -> Usage {
+pub(super) fn usage(
+    before: Option<&UsageCounters>,
+    after: &UsageCounters,
+    present: Usage,
+) -> Usage {
     let Some(before) = before else { return present };
-    let difference = |before: Option<[u64; 2]>, after: Option<[u64; 2]>| {
-        let [before, after] = [before?, after?];
-        Some([after[0].checked_sub(before[0])?, after[1].checked_sub(before[1])?])
-    };
-    let cpu = difference(before.cpu, after.cpu);
+    let cpu = before.cpu.zip(after.cpu).and_then(|(before, after)| difference(before, after));
     let millis = u64::try_from(after.at.duration_since(before.at).as_millis()).unwrap_or(u64::MAX);
-    let rates = difference(before.nics, after.nics)
-        .map(|bytes| bytes.map(|bytes| bytes.saturating_mul(1000) / millis.max(1)));
+    // A NIC that appeared or disappeared in between has no rate, and changes none.
+    let nics = after
+        .nics
+        .iter()
+        .filter_map(|(name, after)| difference(*before.nics.get(name)?, *after))
+        .reduce(|sum, nic| std::array::from_fn(|at| sum[at].saturating_add(nic[at])));
+    let rates = nics.map(|bytes| bytes.map(|bytes| bytes.saturating_mul(1000) / millis.max(1)));
     Usage {
         cpu_percent: cpu.and_then(|[busy, total]| percent(busy, total)),
         received_bytes_per_s: rates.map(|[received, _]| received),
         sent_bytes_per_s: rates.map(|[_, sent]| sent),
         ..present
     }
+}
+
+fn difference(before: [u64; 2], after: [u64; 2]) -> Option<[u64; 2]> {
+    Some([after[0].checked_sub(before[0])?, after[1].checked_sub(before[1])?])
 }
 
 fn percent(part: u64, whole: u64) -> Option<u8> {
@@ -121,16 +131,21 @@ fn cpu_ticks(tree: &Tree) -> Option<[u64; 2]> {
     Some([total.saturating_sub(idle), total])
 }
 
-/// Received and sent bytes of all NICs with a device. Bridges and taps count nothing twice.
-fn nic_bytes(tree: &Tree) -> Option<[u64; 2]> {
+/// Received and sent bytes of each NIC with a device. Bridges, taps and virtual functions count
+/// nothing twice.
+fn nic_bytes(tree: &Tree) -> BTreeMap<String, [u64; 2]> {
     let folder = "/sys/class/net";
-    let names = tree.list(folder).into_iter();
-    let nics = names.filter(|name| tree.has(&format!("{folder}/{name}/device")));
+    let is_physical = |name: &String| {
+        let device = format!("{folder}/{name}/device");
+        tree.has(&device) && !tree.has(&format!("{device}/physfn"))
+    };
+    let nics = tree.list(folder).into_iter().filter(is_physical);
     let bytes = nics.filter_map(|name| {
         let counter = |counter: &str| tree.number(&format!("{folder}/{name}/statistics/{counter}"));
-        Some([counter("rx_bytes")?, counter("tx_bytes")?])
+        let bytes: [u64; 2] = [counter("rx_bytes")?, counter("tx_bytes")?];
+        Some((name, bytes))
     });
-    bytes.reduce(|sum: [u64; 2], nic| std::array::from_fn(|at| sum[at].saturating_add(nic[at])))
+    bytes.collect()
 }
 
 /// The highest temperature of all sensors, in degrees Celsius.
@@ -180,7 +195,7 @@ mod tests {
     fn usage_of_two_measurements_has_busy_time_and_rates() {
         let fake = machine();
         let first = read(&fake.tree, &[]);
-        let alone = usage(None, first.counters, first.present.clone());
+        let alone = usage(None, &first.counters, first.present.clone());
         assert_eq!((alone.memory_percent, alone.temperature_c), (Some(75), Some(61)));
         assert_eq!((alone.cpu_percent, alone.received_bytes_per_s), (None, None));
         fake.file("proc/stat", "cpu  130 0 130 720 120 0 0 0 50 0\n");
@@ -188,8 +203,32 @@ mod tests {
         let second = read(&fake.tree, &[]);
         let after =
             UsageCounters { at: first.counters.at + Duration::from_secs(60), ..second.counters };
-        let both = usage(Some(first.counters), after, second.present);
+        let both = usage(Some(&first.counters), &after, second.present);
         assert_eq!(both.cpu_percent, Some(60), "60 of 100 ticks");
+        assert_eq!((both.received_bytes_per_s, both.sent_bytes_per_s), (Some(1000), Some(0)));
+    }
+
+    #[test]
+    fn nic_that_appears_disappears_or_is_virtual_changes_no_rate() {
+        let fake = machine();
+        let nic = |name: &str, bytes: u64, device: &str| {
+            for counter in ["rx_bytes", "tx_bytes"] {
+                let path = format!("sys/class/net/{name}/statistics/{counter}");
+                fake.file(&path, &format!("{bytes}\n"));
+            }
+            fake.folder(&format!("sys/class/net/{name}/{device}"));
+        };
+        nic("eth1", 1_000_000, "device");
+        nic("vf0", 0, "device/physfn");
+        let first = read(&fake.tree, &[]);
+        assert!(first.counters.nics.keys().eq(["eth0", "eth1"]));
+        nic("eth2", 5_000_000, "device");
+        fake.file("sys/class/net/eth0/statistics/rx_bytes", "61000\n");
+        fake.file("sys/class/net/eth1/statistics/rx_bytes", "7\n");
+        let second = read(&fake.tree, &[]);
+        let after =
+            UsageCounters { at: first.counters.at + Duration::from_secs(60), ..second.counters };
+        let both = usage(Some(&first.counters), &after, second.present);
         assert_eq!((both.received_bytes_per_s, both.sent_bytes_per_s), (Some(1000), Some(0)));
     }
 
@@ -200,10 +239,10 @@ mod tests {
         fake.file("proc/stat", "cpu  1 0 1 7 1 0 0 0 0 0\n");
         fake.file("sys/class/net/eth0/statistics/rx_bytes", "no number\n");
         let second = read(&fake.tree, &[]);
-        let both = usage(Some(first.counters), second.counters, second.present);
+        let both = usage(Some(&first.counters), &second.counters, second.present);
         assert_eq!((both.cpu_percent, both.received_bytes_per_s), (None, None));
         let bare = FakeMachine::new("", &[]);
         let reading = read(&bare.tree, &[]);
-        assert_eq!(usage(None, reading.counters, reading.present), Usage::default());
+        assert_eq!(usage(None, &reading.counters, reading.present), Usage::default());
     }
 }
