@@ -33,6 +33,11 @@ impl GpuMeter {
         // It has finished, so this takes no time.
         futures_util::FutureExt::now_or_never(ended)?.ok().flatten()
     }
+
+    /// Drops a result that nobody took. A program that still runs keeps others from starting.
+    pub(super) fn drop_result(&mut self) {
+        self.0 = self.0.take().filter(|run| !run.is_finished());
+    }
 }
 
 /// Runs the program, and waits for its end also after the limit.

@@ -14,6 +14,10 @@ use std::{
 
 /// Interval between two measurements.
 const INTERVAL: Duration = Duration::from_secs(55);
+/// A measurement that began longer before a new link says nothing about the present minute.
+const MAX_READING_AGE: Duration = Duration::from_secs(150);
+/// Counters that are older at a new link have no difference: it would be the mean of an outage.
+const MAX_COUNTERS_AGE: Duration = Duration::from_secs(300);
 /// Sensors outside of this range, in thousandths of a degree Celsius, are broken or absent.
 const PLAUSIBLE: std::ops::RangeInclusive<i64> = 1_000..=150_000;
 /// Maximum number of temperature sensors that are read.
@@ -48,6 +52,16 @@ pub struct UsageMeter {
 }
 
 impl UsageMeter {
+    /// Drops measurements from before an outage. The central node takes each for the present.
+    pub fn begin_link(&mut self, now: Instant) {
+        let is_old = |at: Instant, limit: Duration| now.duration_since(at) > limit;
+        if self.begun.is_some_and(|begun| is_old(begun, MAX_READING_AGE)) {
+            self.reading = None;
+            self.gpu.drop_result();
+        }
+        self.before = self.before.take().filter(|before| !is_old(before.at, MAX_COUNTERS_AGE));
+    }
+
     /// Returns a measurement that has ended since the last call, and begins the next one when it is
     /// due. `vms` is the folder of VMs.
     pub fn next_usage(&mut self, tree: &Tree, vms: &Path) -> Option<Usage> {
@@ -230,6 +244,21 @@ mod tests {
             UsageCounters { at: first.counters.at + Duration::from_secs(60), ..second.counters };
         let both = usage(Some(&first.counters), &after, second.present);
         assert_eq!((both.received_bytes_per_s, both.sent_bytes_per_s), (Some(1000), Some(0)));
+    }
+
+    #[test]
+    fn measurement_from_before_an_outage_is_dropped() {
+        let fake = machine();
+        let mut meter = UsageMeter::default();
+        assert_eq!(meter.next_usage(&fake.tree, Path::new("/")), None);
+        meter.before = Some(read(&fake.tree, &[]).counters);
+        let begun = meter.begun.expect("a reading");
+        meter.begin_link(begun + Duration::from_secs(60));
+        assert!(meter.reading.is_some() && meter.before.is_some(), "a short outage");
+        meter.begin_link(begun + Duration::from_secs(200));
+        assert!(meter.reading.is_none() && meter.before.is_some());
+        meter.begin_link(begun + Duration::from_secs(3600));
+        assert!(meter.before.is_none());
     }
 
     #[test]

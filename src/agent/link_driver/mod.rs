@@ -235,7 +235,10 @@ impl Driver {
             Effect::OpenPending { reason } => self.open_pending(reason),
             Effect::OpenLink => self.open_link(),
             Effect::Deliver(message) => self.deliver(message),
-            Effect::ReportSections => self.sections.begin_link(),
+            Effect::ReportSections => {
+                self.sections.begin_link();
+                self.usage.begin_link(Instant::now().into_std());
+            }
             Effect::Close => {
                 self.call = JoinSet::new();
                 self.close_connection().await;
