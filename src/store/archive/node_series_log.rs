@@ -68,14 +68,19 @@ impl NodeSeriesLog {
     /// Adds the samples of a minute, and writes them. Blocks.
     pub fn record(&self, at: Timestamp, samples: &[(NodeId, NodeCodes)]) {
         let seconds = u64::try_from(at.seconds()).unwrap_or(0);
-        let mut state = self.loaded();
-        let written = self.begin_hour(&mut state, seconds / HOUR).and_then(|()| {
+        let mut state = self.lock();
+        let begun =
+            self.load_once(&mut state).and_then(|()| self.begin_hour(&mut state, seconds / HOUR));
+        let written = begun.and_then(|()| {
             let mut frame = Vec::new();
             write_usage(&mut frame, seconds - seconds % MINUTE, samples);
             self.append(&frame)
         });
-        let column = minute_of(seconds);
-        samples.iter().for_each(|(node, codes)| state.minutes.set(*node, column, codes));
+        // If the former hour could not end, its minutes stay as they are.
+        if state.hour == Some(seconds / HOUR) {
+            let column = minute_of(seconds);
+            samples.iter().for_each(|(node, codes)| state.minutes.set(*node, column, codes));
+        }
         let path = self.folder.display();
         match &written {
             Ok(()) if state.is_failing => tracing::info!(%path, "series of nodes are stored again"),
@@ -90,7 +95,9 @@ impl NodeSeriesLog {
     /// Returns the points of all series of a node, in the order of [`NodeSeries::ALL`]. Blocks.
     pub fn read(&self, node: NodeId, range: &SeriesRange) -> Vec<Vec<SeriesPoint>> {
         let present = {
-            let state = self.loaded();
+            let mut state = self.lock();
+            // The next sample reports an error.
+            let _ = self.load_once(&mut state);
             state.hour.map(|hour| (hour, state.minutes.node(node)))
         };
         let mut minutes = vec![BTreeMap::new(); NODE_SERIES];
@@ -126,19 +133,21 @@ impl NodeSeriesLog {
         self.folder.join("present")
     }
 
-    /// The state, after the log of the present hour was read.
-    fn loaded(&self) -> MutexGuard<'_, NodeSeriesState> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.is_loaded {
-            state.is_loaded = true;
-            if let Err(error) = self.load(&mut state)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                let path = self.present_path();
-                tracing::warn!(%error, path = %path.display(), "series of nodes cannot be read");
-            }
+    fn lock(&self) -> MutexGuard<'_, NodeSeriesState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the log of the present hour, unless it was read. After an error nothing is written,
+    /// and the next sample tries again.
+    fn load_once(&self, state: &mut NodeSeriesState) -> io::Result<()> {
+        if state.is_loaded {
+            return Ok(());
         }
-        state
+        match self.load(state) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => state.is_loaded = true,
+        }
+        Ok(())
     }
 
     fn load(&self, state: &mut NodeSeriesState) -> io::Result<()> {
@@ -152,19 +161,20 @@ impl NodeSeriesLog {
             })
             .collect();
         let Some(hour) = samples.last().map(|(start, _)| start / HOUR) else { return Ok(()) };
-        state.hour = Some(hour);
-        state.minutes = self.table("hours", hour, MINUTES);
+        let mut minutes = self.table("hours", hour, MINUTES)?;
         let mut whole = Vec::new();
         for (start, samples) in samples.iter().filter(|(start, _)| start / HOUR == hour) {
             for (node, codes) in samples {
-                state.minutes.set(*node, minute_of(*start), codes);
+                minutes.set(*node, minute_of(*start), codes);
             }
             write_usage(&mut whole, *start, samples);
         }
+        (state.hour, state.minutes) = (Some(hour), minutes);
         if damaged > 0 {
             let path = self.present_path();
             tracing::warn!(damaged, path = %path.display(), "damaged bytes of series of nodes are skipped");
-            replace(&path, &whole)?;
+            // If this fails, each reader skips them.
+            let _ = replace(&path, &whole);
         }
         Ok(())
     }
@@ -174,7 +184,7 @@ impl NodeSeriesLog {
         if state.hour == Some(hour) {
             return Ok(());
         }
-        let next = self.table("hours", hour, MINUTES);
+        let next = self.table("hours", hour, MINUTES)?;
         let minutes = std::mem::replace(&mut state.minutes, next);
         let stored = match state.hour.replace(hour) {
             Some(former) if !minutes.is_empty() => self.store_hour(former, &minutes),
@@ -191,17 +201,21 @@ impl NodeSeriesLog {
     fn store_hour(&self, hour: u64, minutes: &NodeTable) -> io::Result<()> {
         replace(&self.path("hours", hour), &minutes.encode())?;
         let day = hour * HOUR / DAY;
-        let mut hours = self.table("days", day, HOURS);
+        let mut hours = self.table("days", day, HOURS)?;
         let column = usize::try_from(hour % HOURS as u64).unwrap_or(0);
         minutes.means().for_each(|(node, codes)| hours.set(node, column, &codes));
         replace(&self.path("days", day), &hours.encode())
     }
 
-    /// Reads a table. A file that is absent or damaged is an empty one.
-    fn table(&self, folder: &str, number: u64, columns: usize) -> NodeTable {
-        let bytes = read_file(&self.path(folder, number)).ok();
-        let table = bytes.and_then(|bytes| NodeTable::decode(&bytes, columns));
-        table.unwrap_or_else(|| NodeTable::new(columns))
+    /// Reads a table. A file that is absent or damaged is an empty one; one that cannot be read is
+    /// an error, so that nothing replaces it.
+    fn table(&self, folder: &str, number: u64, columns: usize) -> io::Result<NodeTable> {
+        let table = match read_file(&self.path(folder, number)) {
+            Ok(bytes) => NodeTable::decode(&bytes, columns),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        Ok(table.unwrap_or_else(|| NodeTable::new(columns)))
     }
 
     /// Reads the rows of one node.

@@ -51,15 +51,16 @@ impl SeriesLog {
 
     /// Adds the sample of a minute, and writes it. Blocks.
     pub fn record(&self, at: Timestamp, values: Vec<Option<f64>>) {
-        let mut state = self.loaded();
+        let mut state = self.lock();
+        let loaded = self.load_once(&mut state);
         let mut frames = Vec::new();
         for (step, row) in state.history.record(at, values) {
             write_row(&mut frames, step, &row);
         }
-        let written = match state.length {
+        let written = loaded.and_then(|()| match state.length {
             Some(length) if length < REWRITE_AT => self.append(length, &frames),
             _ => self.rewrite(&state.history),
-        };
+        });
         let path = self.folder.display();
         match &written {
             Ok(_) if state.is_failing => tracing::info!(%path, "time series are stored again"),
@@ -98,21 +99,36 @@ impl SeriesLog {
         self.folder.join("site")
     }
 
-    /// The state, after the file was read.
+    fn lock(&self) -> MutexGuard<'_, SeriesState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, after the file was read. The next sample reports an error.
     fn loaded(&self) -> MutexGuard<'_, SeriesState> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if !state.is_loaded {
-            state.is_loaded = true;
-            match self.load() {
-                Ok((history, length)) => (state.history, state.length) = (history, length),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    let path = self.path();
-                    tracing::warn!(%error, path = %path.display(), "time series cannot be read: they begin anew");
-                }
-            }
-        }
+        let mut state = self.lock();
+        let _ = self.load_once(&mut state);
         state
+    }
+
+    /// Reads the file, unless it was read. After an error nothing is written, samples stay in
+    /// memory, and the next one tries again.
+    fn load_once(&self, state: &mut SeriesState) -> io::Result<()> {
+        if state.is_loaded {
+            return Ok(());
+        }
+        match self.load() {
+            Ok((mut history, length)) => {
+                let is_first = state.history.newest_start().is_none();
+                for (step, row) in state.history.rows() {
+                    history.restore(step, row.clone());
+                }
+                (state.history, state.length) = (history, length.filter(|_| is_first));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        state.is_loaded = true;
+        Ok(())
     }
 
     /// Reads the file. The length is `None` if the file has to be written anew.
@@ -257,6 +273,25 @@ mod tests {
         assert!(log.is_failing());
         assert_eq!(read(&log, "a"), [0.0, 1.0, 2.0], "readers see all samples");
         fs::remove_file(&series).unwrap();
+        log.record(at(3), vec![Some(3.0)]);
+        assert!(!log.is_failing());
+        assert_eq!(read(&open(&folder, &["a"]), "a"), [0.0, 1.0, 2.0, 3.0]);
+    }
+
+    #[test]
+    fn file_that_cannot_be_read_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        open(&folder, &["a"]).record(at(0), vec![Some(0.0)]);
+        let (file, aside) = (folder.path().join("series/site"), folder.path().join("aside"));
+        fs::rename(&file, &aside).unwrap();
+        // A folder in place of the file refuses every read, also those of root.
+        fs::create_dir(&file).unwrap();
+        let log = open(&folder, &["a"]);
+        (1..3).for_each(|minute| log.record(at(minute), vec![Some(minute as f64)]));
+        assert!(log.is_failing() && file.is_dir());
+        assert_eq!(read(&log, "a"), [1.0, 2.0], "they are in memory");
+        fs::remove_dir(&file).unwrap();
+        fs::rename(&aside, &file).unwrap();
         log.record(at(3), vec![Some(3.0)]);
         assert!(!log.is_failing());
         assert_eq!(read(&open(&folder, &["a"]), "a"), [0.0, 1.0, 2.0, 3.0]);

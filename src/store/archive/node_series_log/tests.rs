@@ -144,6 +144,30 @@ fn failed_write_keeps_samples_of_the_hour_in_memory() {
     assert_eq!(cpu(&open(&folder), [0, 59], 60).len(), 3, "the hour is stored as a whole");
 }
 
+#[test]
+fn file_that_cannot_be_read_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = open(&folder);
+    // A folder in place of a file refuses every read, also those of root.
+    let nodes = folder.path().join("nodes");
+    let present = nodes.join("present");
+    fs::create_dir_all(&present).unwrap();
+    record(&log, 0, 9);
+    assert!(log.is_failing() && present.is_dir());
+    assert!(cpu(&log, [0, 59], 60).is_empty());
+    fs::remove_dir(&present).unwrap();
+    record(&log, 1, 9);
+    assert!(!log.is_failing());
+    let hour = nodes.join(format!("hours/{}", START / HOUR + 1));
+    fs::create_dir_all(&hour).unwrap();
+    record(&log, 60, 9);
+    assert!(log.is_failing() && hour.is_dir());
+    fs::remove_dir(&hour).unwrap();
+    record(&log, 61, 9);
+    assert!(!log.is_failing());
+    assert_eq!(cpu(&open(&folder), [0, 120], 60), [(1, 9.0), (61, 9.0)]);
+}
+
 /// Values of a busy node: plateaus of jobs with noise. The noise of an hour's mean is smaller.
 fn busy_codes(random: &mut impl FnMut(u32) -> u32, job: u32, noise: u32) -> NodeCodes {
     let mut around = |value: u32, noise: u32| {
