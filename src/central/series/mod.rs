@@ -19,7 +19,7 @@ pub const SAMPLE_CHECK: Duration = Duration::from_secs(5);
 /// A node measures once a minute, and reports with its next heartbeat.
 const USAGE_AGE: Duration = Duration::from_secs(90);
 
-/// Takes samples, and answers readers. Its methods block: they read and write a file.
+/// Takes samples, and answers readers. Methods that read and write a file block.
 pub struct Series {
     env: Arc<Environment>,
     boot: Arc<BootService>,
@@ -68,7 +68,7 @@ impl Series {
         self.nodes.read(node, range)
     }
 
-    /// True if the last sample could not be written.
+    /// True if the last sample could not be written. Does not block.
     pub fn is_failing(&self) -> bool {
         self.site.is_failing() || self.nodes.is_failing()
     }

@@ -22,7 +22,10 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Columns of an hour and of a day.
@@ -43,6 +46,8 @@ pub struct NodeSeriesLog {
     folder: PathBuf,
     max_bytes: u64,
     state: Mutex<NodeSeriesState>,
+    /// The last write failed. Its readers do not wait for a flush, which holds the state.
+    is_failing: AtomicBool,
 }
 
 struct NodeSeriesState {
@@ -50,19 +55,15 @@ struct NodeSeriesState {
     /// The present hour, counted since the epoch.
     hour: Option<u64>,
     minutes: NodeTable,
-    is_failing: bool,
 }
 
 impl NodeSeriesLog {
     /// Uses a folder, which is created when needed. Nothing is read.
     pub fn new(folder: PathBuf, max_bytes: u64) -> Self {
-        let state = NodeSeriesState {
-            is_loaded: false,
-            hour: None,
-            minutes: NodeTable::new(MINUTES),
-            is_failing: false,
-        };
-        NodeSeriesLog { folder, max_bytes, state: Mutex::new(state) }
+        let state =
+            NodeSeriesState { is_loaded: false, hour: None, minutes: NodeTable::new(MINUTES) };
+        let is_failing = AtomicBool::new(false);
+        NodeSeriesLog { folder, max_bytes, state: Mutex::new(state), is_failing }
     }
 
     /// Adds the samples of a minute, and writes them. Blocks.
@@ -82,14 +83,14 @@ impl NodeSeriesLog {
             samples.iter().for_each(|(node, codes)| state.minutes.set(*node, column, codes));
         }
         let path = self.folder.display();
+        let was_failing = self.is_failing.swap(written.is_err(), Ordering::Relaxed);
         match &written {
-            Ok(()) if state.is_failing => tracing::info!(%path, "series of nodes are stored again"),
-            Err(error) if !state.is_failing => {
+            Ok(()) if was_failing => tracing::info!(%path, "series of nodes are stored again"),
+            Err(error) if !was_failing => {
                 tracing::warn!(%error, %path, "series of nodes cannot be stored");
             }
             _ => {}
         }
-        state.is_failing = written.is_err();
     }
 
     /// Returns the points of all series of a node, in the order of [`NodeSeries::ALL`]. Blocks.
@@ -120,9 +121,9 @@ impl NodeSeriesLog {
         series.map(|(minutes, hours)| points(minutes, hours, range)).collect()
     }
 
-    /// True if the last samples could not be written.
+    /// True if the last samples could not be written. Does not block.
     pub fn is_failing(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_failing
+        self.is_failing.load(Ordering::Relaxed)
     }
 
     fn path(&self, folder: &str, number: u64) -> PathBuf {

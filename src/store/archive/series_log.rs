@@ -16,7 +16,10 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Write as _},
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Length at which the file is written anew, in bytes. All samples need a third of it.
@@ -31,6 +34,11 @@ pub struct SeriesLog {
     /// Names of the series, in the order of their values.
     names: Vec<String>,
     state: Mutex<SeriesState>,
+    /// The newest sample of each series, since the first one. Its readers do not wait for a flush,
+    /// which holds the state.
+    newest: Mutex<Option<Vec<Option<SeriesPoint>>>>,
+    /// The last write failed.
+    is_failing: AtomicBool,
 }
 
 #[derive(Default)]
@@ -39,14 +47,13 @@ struct SeriesState {
     history: SeriesHistory,
     /// Length of the file, in bytes; `None` if it has to be written anew.
     length: Option<u64>,
-    /// The last write failed.
-    is_failing: bool,
 }
 
 impl SeriesLog {
     /// Uses a folder, which is created when needed. Nothing is read.
     pub fn new(folder: PathBuf, names: Vec<String>) -> Self {
-        SeriesLog { folder, names, state: Mutex::default() }
+        let (state, newest) = (Mutex::default(), Mutex::default());
+        SeriesLog { folder, names, state, newest, is_failing: AtomicBool::new(false) }
     }
 
     /// Adds the sample of a minute, and writes it. Blocks.
@@ -57,19 +64,21 @@ impl SeriesLog {
         for (step, row) in state.history.record(at, values) {
             write_row(&mut frames, step, &row);
         }
+        let newest = self.newest_of(&state.history);
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(newest);
         let written = loaded.and_then(|()| match state.length {
             Some(length) if length < REWRITE_AT => self.append(length, &frames),
             _ => self.rewrite(&state.history),
         });
         let path = self.folder.display();
+        let was_failing = self.is_failing.swap(written.is_err(), Ordering::Relaxed);
         match &written {
-            Ok(_) if state.is_failing => tracing::info!(%path, "time series are stored again"),
-            Err(error) if !state.is_failing => {
+            Ok(_) if was_failing => tracing::info!(%path, "time series are stored again"),
+            Err(error) if !was_failing => {
                 tracing::warn!(%error, %path, "time series cannot be stored: they stay in memory");
             }
             _ => {}
         }
-        state.is_failing = written.is_err();
         state.length = written.ok();
     }
 
@@ -78,10 +87,14 @@ impl SeriesLog {
         self.loaded().history.newest_start()
     }
 
-    /// The newest sample of each series. Blocks.
+    /// The newest sample of each series. Blocks before the first sample only.
     pub fn newest(&self) -> Vec<Option<SeriesPoint>> {
-        let state = self.loaded();
-        (0..self.names.len()).map(|series| state.history.newest(series)).collect()
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        newest.unwrap_or_else(|| self.newest_of(&self.loaded().history))
+    }
+
+    fn newest_of(&self, history: &SeriesHistory) -> Vec<Option<SeriesPoint>> {
+        (0..self.names.len()).map(|series| history.newest(series)).collect()
     }
 
     /// Returns the points of a series; `None` if no series has this name. Blocks.
@@ -90,9 +103,9 @@ impl SeriesLog {
         Some(self.loaded().history.read(series, range))
     }
 
-    /// True if the last sample could not be written.
+    /// True if the last sample could not be written. Does not block.
     pub fn is_failing(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_failing
+        self.is_failing.load(Ordering::Relaxed)
     }
 
     fn path(&self) -> PathBuf {
