@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const RETRY_FOR: Duration = Duration::from_secs(60);
 
 /// What a followed record says.
-pub(in crate::cli) struct Progress {
+pub(in crate::cli) struct RecordProgress {
     /// Printed when it changes.
     pub line: String,
     pub is_over: bool,
@@ -22,10 +22,10 @@ pub(in crate::cli) struct Progress {
 ///
 /// # Errors
 /// It cannot be read the first time, or for [`RETRY_FOR`] later.
-pub(in crate::cli) async fn follow<R>(
+pub(in crate::cli) async fn follow_record<R>(
     client: &AdminClient,
     path: impl Fn() -> GetPath<R>,
-    progress: impl Fn(&R::Value) -> Progress,
+    progress: impl Fn(&R::Value) -> RecordProgress,
 ) -> Result<R::Value, Failure>
 where
     R: Json<Value: DeserializeOwned>,
@@ -36,7 +36,7 @@ where
         match client.get(path()).await {
             Ok(record) => {
                 answered_at = Instant::now();
-                let Progress { line, is_over } = progress(&record);
+                let RecordProgress { line, is_over } = progress(&record);
                 if shown.as_ref() != Some(&line) {
                     message!("{line}");
                     shown = Some(line);

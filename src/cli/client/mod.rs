@@ -10,7 +10,7 @@ mod follow;
 mod node_names;
 pub(crate) mod remote;
 
-pub(super) use follow::{Progress, follow};
+pub(super) use follow::{RecordProgress, follow_record};
 pub(super) use node_names::NodeNames;
 
 use super::{Failure, path_text};

@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Context, Failure,
-    client::{AdminClient, Progress, follow},
+    client::{AdminClient, RecordProgress, follow_record},
     output::list::{ListOutput, TimeFilter},
     output::print::{Output, ago, fields, now, table},
     wait,
@@ -159,14 +159,15 @@ pub(crate) async fn follow_operation(
     until: FollowUntil,
 ) -> Result<(), Failure> {
     let path = || api::GET_OPERATION.path([&id]);
-    let operation: OperationView = follow(client, path, |operation: &OperationView| Progress {
-        line: format!("{} {id}: {}", operation.verb, progress(operation)),
-        is_over: match until {
-            FollowUntil::Started => operation.pending == 0,
-            FollowUntil::Finished => operation.state != OperationState::Running,
-        },
-    })
-    .await?;
+    let operation: OperationView =
+        follow_record(client, path, |operation: &OperationView| RecordProgress {
+            line: format!("{} {id}: {}", operation.verb, progress(operation)),
+            is_over: match until {
+                FollowUntil::Started => operation.pending == 0,
+                FollowUntil::Finished => operation.state != OperationState::Running,
+            },
+        })
+        .await?;
     if operation.failed + operation.cancelled == 0 {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use super::{options::time, text};
 use crate::cli::{
     Context, Failure,
-    client::{AdminClient, Progress, follow},
+    client::{AdminClient, RecordProgress, follow_record},
     node::targets::joined,
     output::print::{Output, confirm},
     wait,
@@ -144,11 +144,12 @@ async fn start(client: &AdminClient, args: StartBisectionArgs) -> Result<(), Fai
 /// Prints each boot and its verdict. Fails unless the first bad generation is found.
 async fn follow_bisection(client: &AdminClient, id: BisectionId) -> Result<(), Failure> {
     let path = || api::GET_BISECTION.path([&id]);
-    let found: BisectionView = follow(client, path, |found: &BisectionView| Progress {
-        line: format!("bisection {id}: {}", text::bisection_progress(found)),
-        is_over: found.state.is_final(),
-    })
-    .await?;
+    let found: BisectionView =
+        follow_record(client, path, |found: &BisectionView| RecordProgress {
+            line: format!("bisection {id}: {}", text::bisection_progress(found)),
+            is_over: found.state.is_final(),
+        })
+        .await?;
     if found.state == BisectionState::Done {
         return Ok(());
     }

@@ -14,7 +14,7 @@ pub(super) use bisect::Bisect;
 
 use super::{
     Context, Failure,
-    client::{AdminClient, Progress, follow},
+    client::{AdminClient, RecordProgress, follow_record},
     node::targets::{NamedTargets, Targets},
     output::list::{ListOutput, TimeFilter},
     output::print::{Output, confirm, confirm_number, write},
@@ -265,11 +265,12 @@ async fn show(client: &AdminClient, id: RolloutId, output: Output) -> Result<(),
 /// Prints the progress of a rollout. Fails unless the rollout is done.
 async fn follow_rollout(client: &AdminClient, id: RolloutId) -> Result<(), Failure> {
     let path = || api::GET_ROLLOUT.path([&id]);
-    let rollout: RolloutView = follow(client, path, |rollout: &RolloutView| Progress {
-        line: format!("rollout {id}: {}", text::progress(rollout)),
-        is_over: rollout.state.is_final(),
-    })
-    .await?;
+    let rollout: RolloutView =
+        follow_record(client, path, |rollout: &RolloutView| RecordProgress {
+            line: format!("rollout {id}: {}", text::progress(rollout)),
+            is_over: rollout.state.is_final(),
+        })
+        .await?;
     if rollout.state == RolloutState::Done {
         return Ok(());
     }
