@@ -27,6 +27,16 @@ fn value_text(value: f64, unit: &str) -> String {
     }
 }
 
+/// Renders a text in place of plots whose series cannot be read.
+pub(crate) fn absent_plots() -> Markup {
+    html! {
+        section aria-label="Last 24 hours" {
+            h2 { "Last 24 hours" }
+            p.quiet { "Plots are not available." }
+        }
+    }
+}
+
 /// Renders the values of a series. `id` is unique on the page.
 pub(crate) fn plot(id: &str, title: &str, series: &SeriesPointsView) -> Markup {
     let text = |value: f64| value_text(value, &series.unit);

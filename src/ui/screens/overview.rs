@@ -24,7 +24,8 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let path = api::LIST_NODES.path([]).with("sort", "name").with("limit", MAX_TILES);
     let nodes = client.list(path).await.map_err(failed)?;
     let total = nodes.total.unwrap_or(nodes.rows.len());
-    let plots = day_plots(&client).await.map_err(failed)?;
+    // An error of the series costs the plots, and not the page.
+    let plots = day_plots(&client).await.unwrap_or_else(|_| series_plot::absent_plots());
     let content = html! {
         h1 { (display_text(&status.site)) }
         div id="findings" data-live {

@@ -51,7 +51,8 @@ struct Related {
     vms: Vec<VmView>,
     tasks: Vec<TaskView>,
     slots: Vec<SlotView>,
-    series: Vec<SeriesPointsView>,
+    /// `None` if they cannot be read.
+    series: Option<Vec<SeriesPointsView>>,
     names: NodeNames,
 }
 
@@ -101,7 +102,7 @@ async fn load_related(
             .list(tasks.with("node", id).with("sort", "-created_at").with("limit", 10))
             .await?
             .rows,
-        series: series::last_day(client, id).await?,
+        series: series::last_day(client, id).await.ok(),
         slots: slots.into_iter().filter(|slot| slot.id.to_string().starts_with(&prefix)).collect(),
         names: client.node_names().await?,
     })
@@ -130,7 +131,7 @@ pub(crate) async fn page(
             @if client.caller.role >= Role::Admin { (open_shell_form(&ConsoleTarget::Node(view.id.to_string()).page())) }
         }
         section { h2 { "Node" } div id="facts" data-live { (summary(&detail)) } }
-        (series::plots(&related.series))
+        (series::plots(related.series.as_deref()))
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
         section id="generations" { h2 { "Generations" } (generations(&related))
             @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/overlay", view.id)) { "Files of its next overlay" } } }

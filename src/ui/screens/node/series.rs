@@ -32,8 +32,9 @@ pub(super) async fn last_day(
     Ok(absent_to_none(client.get(path).await)?.unwrap_or_default())
 }
 
-/// Renders the series that have points.
-pub(super) fn plots(all: &[SeriesPointsView]) -> Markup {
+/// Renders the series that have points. `None` are series that cannot be read.
+pub(super) fn plots(all: Option<&[SeriesPointsView]>) -> Markup {
+    let Some(all) = all else { return series_plot::absent_plots() };
     let titled = TITLES.iter().filter_map(|(name, title)| {
         let series = all.iter().find(|series| series.name == *name)?;
         Some((*title, series)).filter(|(_, series)| !series.points.is_empty())
@@ -48,5 +49,16 @@ pub(super) fn plots(all: &[SeriesPointsView]) -> Markup {
                 div.plots { @for plot in &plots { (plot) } }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_that_cannot_be_read_are_a_text() {
+        assert!(plots(None).into_string().contains("Plots are not available."));
+        assert!(plots(Some(&[])).into_string().is_empty());
     }
 }
