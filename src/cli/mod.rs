@@ -154,7 +154,7 @@ enum Verb {
     Search(site::search::Search),
     /// Show and follow events
     Events(site::history::events::Events),
-    /// Show how counts and times changed over 90 days
+    /// Show how counts and times changed within 90 days
     #[command(subcommand)]
     Series(site::history::series::SeriesCommand),
     /// Create, verify and restore backups

@@ -37,7 +37,7 @@ routes! {
     .query(&["session"]);
     LIST_NODE_SERIES: Get<Array<SeriesPointsView>, 1> = Get::new(
         "/v1/nodes/{node}/series",
-        "Show the time series of a node: a minute for a day, an hour for 90 days; the last day by default",
+        "Show the time series of a node: a minute for a day, an hour for at most 90 days; the last day by default",
     )
     .query(&["from", "to", "step"]);
     GET_NODE_LOG: Get<JsonLines<BootLogLine>, 1> =

@@ -1,4 +1,4 @@
-//! Time series: a sample a minute for a day, and a mean an hour for 90 days.
+//! Time series: a sample a minute for a day, and a mean an hour for 90 days at most.
 //!
 //! | module | content |
 //! | --- | --- |

@@ -9,7 +9,7 @@
 //! all. So a wrong clock removes no file of the right time before it fills all places itself.
 //!
 //! Tables are flushed before they replace a file, the log of the present hour is not. What a full
-//! disk refuses stays in memory until the hour ends.
+//! disk refuses stays in memory until the hour ends; if it still is full then, the hour is lost.
 
 use meshd_model::series::{
     HOUR, MINUTE, NODE_SERIES, NodeCodes, NodeSeries, NodeTable, RecordPlace, SeriesFrame,

@@ -13,7 +13,7 @@ use meshd_model::series::NodeSeries;
 use meshd_types::Timestamp;
 use std::time::Duration;
 
-/// Show how counts and times changed over 90 days
+/// Show how counts and times changed within 90 days
 #[derive(Debug, Subcommand)]
 pub(crate) enum SeriesCommand {
     /// List the series with their newest values

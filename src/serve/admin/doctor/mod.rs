@@ -42,7 +42,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     if central.series.is_failing() {
         findings.push(Finding::warn(
             "time series",
-            "the last minute could not be stored: the series of the last day are in memory only",
+            "the last minute could not be stored: it is in memory, of nodes for this hour only",
             "free space on the disk of state_dir, and read the log of meshd",
         ));
     }
