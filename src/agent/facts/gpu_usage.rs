@@ -34,7 +34,7 @@ impl GpuMeter {
         futures_util::FutureExt::now_or_never(ended)?.ok().flatten()
     }
 
-    /// Drops a result that nobody took. A program that still runs keeps others from starting.
+    /// Drops a result that was not taken. A program that still runs keeps others from starting.
     pub(super) fn drop_result(&mut self) {
         self.0 = self.0.take().filter(|run| !run.is_finished());
     }
