@@ -71,7 +71,8 @@ impl LoginFault {
         } else if has(&["Permission denied"]) {
             LoginFault::new(
                 format!("the guest refuses the key of this node for the user {user}"),
-                "name the user that cloud-init made with --user; `meshd vm logs` shows what it did",
+                "name the user that cloud-init made with --user; a VM that an older agent started \
+                 first has no key of its node: create it again",
             )
         } else if has(&["timed out", "Connection refused", "Connection closed", "Connection reset"])
         {
