@@ -8,6 +8,7 @@ use crate::{
 };
 use meshd_lab::Namespace;
 use rustix::{
+    process::{Pid, Signal, kill_process_group},
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
     termios::{Termios, Winsize, tcgetattr, tcsetwinsize},
 };
@@ -33,7 +34,11 @@ const PASTED: usize = 200_000;
 /// The longest time from a revocation to the end of all processes, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
-/// A command in a terminal, which it controls.
+/// Runs a command, shows its exit code, and stays until the terminal goes: with the end of the
+/// process that controls a terminal, the kernel drops what the other side has not read yet.
+const LEADER: &str = "\"$@\"; printf '\\n[[exit %s]]\\n' $?; exec cat >/dev/null";
+
+/// A command in a terminal.
 pub struct Terminal {
     child: Child,
     keys: File,
@@ -52,7 +57,8 @@ impl Terminal {
         resize(&own, 30, 90);
         let before = tcgetattr(&other).unwrap();
         let mut controlling = Command::new("setsid");
-        controlling.arg("--ctty").arg(command.get_program()).args(command.get_args());
+        controlling.args(["--ctty", "sh", "-c", LEADER, "sh"]);
+        controlling.arg(command.get_program()).args(command.get_args());
         controlling.env("TERM", "xterm-256color");
         for side in 0..3 {
             let side_end = other.try_clone().unwrap();
@@ -97,20 +103,24 @@ impl Terminal {
 
     /// Waits for the end of the command, which has restored its terminal.
     pub fn exit_code(&mut self) -> i32 {
-        let status = eventually("the command ends", || {
+        let code = eventually("the command ends", || {
             let received = self.received.lock().unwrap();
-            self.child.try_wait().unwrap().ok_or_else(|| tail(&received))
+            let text = tail(&received);
+            let (_, rest) = text.rsplit_once("[[exit ").ok_or_else(|| text.clone())?;
+            let (code, _) = rest.split_once("]]").ok_or_else(|| text.clone())?;
+            code.parse().map_err(|_| text.clone())
         });
         let (before, after) = (&self.before, tcgetattr(&self.other).unwrap());
         let modes = |of: &Termios| (of.local_modes, of.input_modes, of.output_modes);
         assert_eq!(modes(before), modes(&after), "the terminal is restored");
-        status.code().unwrap()
+        code
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // The command, too: it is in the group of the process that controls the terminal.
+        let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
 }

@@ -78,7 +78,9 @@ pub fn access(
         return Err(LoginFault::new(reason, hint));
     }
     let known = nic_addresses::known_addresses(spec, addresses);
-    let address = known.into_values().next().ok_or_else(|| {
+    // A fixed address is known before the private network has assigned it.
+    let fixed = || nic_addresses::fixed(&spec.nics).map(|(_, address)| address).next();
+    let address = known.into_values().next().or_else(fixed).ok_or_else(|| {
         let reason = format!("the VM {name} has no address in the private network of its node");
         LoginFault::new(reason, "give it a NIC with bridge = \"mesh-nat0\"")
     })?;
@@ -136,7 +138,8 @@ mod tests {
         let bare = VmSpec { cloud_init: None, ..good.clone() };
         assert!(refused(&bare, up, &addresses).contains("no cloud-init data"));
         assert!(refused(&spec(&full, &private), up, &addresses).contains("takes no further key"));
-        assert!(refused(&good, up, &none).contains("no address"));
+        assert!(refused(&spec(&seed, &json!([])), up, &none).contains("no address"));
+        assert!(refused(&good, up, &none).contains("no key"), "its fixed address is known");
         assert!(refused(&good, up, &addresses).contains("no key"));
         fs::write(files.user_file(), user_ids::VMS.start.to_string()).expect("written");
         relay_key::ensure(&files).expect("a key");
