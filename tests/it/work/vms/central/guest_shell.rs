@@ -19,6 +19,9 @@ use std::{
 };
 
 const ADDRESS: &str = "172.30.0.9";
+/// The machine of no other test: an agent that starts ends the shells of its node, and all tests
+/// have the control groups of one system.
+const NUMBER: u8 = 41;
 /// The agent takes the network of a running system only: here it has `/etc`, `/run` and `/sys` of
 /// its own.
 const OWN_SYSTEM: &str = "set -e
@@ -55,7 +58,7 @@ impl Machine<'_> {
         command.arg("--state-dir").arg(self.path("state")).arg("--vm-dir").arg(&self.vms);
         command.arg("--tasks-dir").arg(self.path("tasks")).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        self.agent = Some(PxeNode::new(self.world, 1).host().spawn(&mut command).unwrap());
+        self.agent = Some(PxeNode::new(self.world, NUMBER).host().spawn(&mut command).unwrap());
     }
 }
 
@@ -70,7 +73,7 @@ impl Guest {
     fn new(world: &World) -> Self {
         let namespace = world.nodes.derived("guest");
         namespace.create().unwrap();
-        let host = PxeNode::new(world, 1).host();
+        let host = PxeNode::new(world, NUMBER).host();
         let name = namespace.name();
         host.ip(&["link", "add", "gport", "type", "veth", "peer", "name", "eth0", "netns", name])
             .unwrap();
@@ -193,7 +196,7 @@ fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
     world.start();
     let sectors = Node::new();
     let digest = super::add(&world, &sectors, BootSector::Deaf, "deaf");
-    let mut machine = Machine::new(&world, &PxeNode::new(&world, 1).boot());
+    let mut machine = Machine::new(&world, &PxeNode::new(&world, NUMBER).boot());
     machine.start_with_network();
     world.wait_for_phase("online");
     let nic = format!("[[nic]]\nbridge = \"mesh-nat0\"\naddress = \"{ADDRESS}\"\n");
