@@ -5,7 +5,8 @@ use super::arp_theft::proxy_world;
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::{
-        CENTRAL, World, dhcp::As, eventually, node::PxeNode, single_orders::SingleOrders as _,
+        CENTRAL, World, dhcp::As, eventually, node::PxeNode, receive,
+        single_orders::SingleOrders as _,
     },
 };
 use meshd_central::{DhcpChange, DhcpExchange};
@@ -248,7 +249,7 @@ fn forge_during_transfer(world: &World, victim: &PxeNode<'_>) {
     own.send_to(b"\0\x01undionly.kpxe\0octet\0blksize\x001468\0", requests).unwrap();
     let (mut next, mut size, mut buffer) = (1u16, 0, [0; 2048]);
     loop {
-        let (length, server) = own.recv_from(&mut buffer).expect("the transfer goes on");
+        let (length, server) = receive(&own, &mut buffer).expect("the transfer goes on");
         let number = match buffer[..length] {
             [0, 6, ..] => 0,
             [0, 3, high, low, ..] => u16::from_be_bytes([high, low]),

@@ -51,7 +51,7 @@ impl Connection {
                 return Ok(Connection { stream, first, head });
             }
             let mut piece = [0; 4096];
-            let count = stream.read(&mut piece).map_err(RequestError::Read)?;
+            let count = read(&mut stream, &mut piece).map_err(RequestError::Read)?;
             if count == 0 {
                 return Err(RequestError::Read(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -62,7 +62,17 @@ impl Connection {
 
     /// Reads bytes of the body; 0 at its end.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.stream.read(into)
+        read(&mut self.stream, into)
+    }
+}
+
+/// Reads from a stream with a timeout. The kernel does not restart such a read after a signal.
+fn read(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(into) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
     }
 }
 

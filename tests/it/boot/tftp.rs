@@ -2,7 +2,7 @@
 
 use crate::{
     boot::dhcp::Behind,
-    world::{DEADLINE, World},
+    world::{DEADLINE, World, receive},
 };
 use std::{
     io,
@@ -31,7 +31,7 @@ impl Client {
         let options = format!("undionly.kpxe\0octet\0blksize\x001468\0windowsize\0{window}\0");
         socket.send_to(&[b"\0\x01", options.as_bytes()].concat(), SERVER)?;
         let mut buffer = [0; 2048];
-        let (length, server) = socket.recv_from(&mut buffer)?;
+        let (length, server) = receive(&socket, &mut buffer)?;
         let text = String::from_utf8_lossy(&buffer[2..length]).into_owned();
         let mut words = text.split('\0');
         assert_eq!(buffer[..2], [0, 6], "{text}");
@@ -46,7 +46,7 @@ impl Client {
         let last = self.blocks + self.window;
         let mut buffer = [0; 2048];
         loop {
-            let (length, _) = self.socket.recv_from(&mut buffer)?;
+            let (length, _) = receive(&self.socket, &mut buffer)?;
             let number = u16::from_be_bytes([buffer[2], buffer[3]]);
             assert_eq!(buffer[..2], [0, 3]);
             if u64::from(number) != self.blocks + 1 {

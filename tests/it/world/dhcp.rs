@@ -1,7 +1,7 @@
 //! A DHCP client written from RFC 2131 and RFC 4578 alone, so that it does not share a mistake with
 //! the server.
 
-use super::DEADLINE;
+use super::{DEADLINE, receive};
 use meshd_types::{MacAddr, SystemUuid};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -95,7 +95,7 @@ fn exchange(socket: &UdpSocket, packet: &[u8]) -> Option<Answer> {
     let mut buffer = [0; 2048];
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        let (length, _) = socket.recv_from(&mut buffer).ok()?;
+        let (length, _) = receive(socket, &mut buffer).ok()?;
         // Broadcast, so answers to others come too, and what is left of an earlier question.
         if buffer[4..8] == packet[4..8] && buffer[28..34] == packet[28..34] {
             return Some(parse(&buffer[..length]));

@@ -21,7 +21,8 @@ use meshd_types::{Architecture, Digest, MacAddr, Timestamp};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io,
+    net::{SocketAddr, UdpSocket},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::{
@@ -41,6 +42,17 @@ const LEAST_PAUSE: Duration = Duration::from_millis(20);
 const MOST_PAUSE: Duration = Duration::from_millis(100);
 /// Where the central node is.
 pub const CENTRAL: &str = "10.77.0.1";
+
+/// Receives a datagram. The kernel does not restart a read with a timeout after a signal, and each
+/// child of a test that ends sends one.
+pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+    loop {
+        match socket.recv_from(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
 
 /// Returns the standard error of a command.
 pub fn stderr(output: &Output) -> String {

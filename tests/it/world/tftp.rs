@@ -1,6 +1,6 @@
 //! A TFTP client in lock step, from RFC 1350, RFC 2348 and RFC 2349.
 
-use super::DEADLINE;
+use super::{DEADLINE, receive};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
@@ -23,7 +23,7 @@ pub fn get(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<V
     let mut buffer = [0; 2048];
     socket.send_to(&last, to)?;
     loop {
-        let length = match socket.recv_from(&mut buffer) {
+        let length = match receive(&socket, &mut buffer) {
             Ok((length, from)) => {
                 to = from;
                 length
@@ -65,7 +65,7 @@ pub fn size(server: Ipv4Addr, name: &str, from: Option<Ipv4Addr>) -> io::Result<
     let ask = [&[0, 1][..], name.as_bytes(), b"\0octet\0tsize\x000\0"].concat();
     socket.send_to(&ask, (server, 69))?;
     let mut buffer = [0; 2048];
-    let (length, from) = socket.recv_from(&mut buffer)?;
+    let (length, from) = receive(&socket, &mut buffer)?;
     socket.send_to(b"\0\x05\0\x08probed\0", from)?;
     let answer = String::from_utf8_lossy(&buffer[..length]).into_owned();
     let size = answer.strip_prefix("\0\x06").and_then(|options| {

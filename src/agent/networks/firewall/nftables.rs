@@ -1,10 +1,13 @@
 //! Netlink messages, attributes and expressions of nftables (linux/netfilter/nf_tables.h).
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind,
-    netlink::{NETFILTER, SocketAddrNetlink},
-    recv, sendto, socket_with,
-    sockopt::{Timeout, set_socket_timeout},
+use rustix::{
+    io::retry_on_intr,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind,
+        netlink::{NETFILTER, SocketAddrNetlink},
+        recv, sendto, socket_with,
+        sockopt::{Timeout, set_socket_timeout},
+    },
 };
 use std::{
     io,
@@ -362,7 +365,8 @@ impl NetlinkSocket {
 
     fn receive(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; 64 * 1024];
-        let (length, _) = recv(&self.0, &mut bytes[..], RecvFlags::empty())?;
+        // The kernel does not restart a read with a timeout when a program of the agent ends.
+        let (length, _) = retry_on_intr(|| recv(&self.0, &mut bytes[..], RecvFlags::empty()))?;
         bytes.truncate(length);
         Ok(bytes)
     }

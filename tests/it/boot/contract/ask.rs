@@ -1,7 +1,7 @@
 //! Every firmware there could be: its questions by DHCP, written from RFC 2131, RFC 4578 and the
 //! PXE specification alone, and everything in the answers that could be the name of a file.
 
-use crate::world::{DEADLINE, World};
+use crate::world::{DEADLINE, World, receive};
 use meshd_types::MacAddr;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -174,7 +174,7 @@ fn exchange(
             }
         }
         let mut buffer = [0; 2048];
-        while let Ok((length, _)) = socket.recv_from(&mut buffer) {
+        while let Ok((length, _)) = receive(socket, &mut buffer) {
             assert!(Instant::now() < end, "{kind}: answers without end");
             let named = parse(&buffer[..length]);
             if named.kind() == kind {
