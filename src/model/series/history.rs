@@ -44,7 +44,7 @@ pub struct SeriesPoint {
 }
 
 /// A range of time, and the interval of its points.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeriesRange {
     from: u64,
     to: u64,

@@ -1,12 +1,13 @@
 //! Time series of nodes: a file for each hour and each day, and a log of the present hour.
 //!
 //! ```text
-//! FOLDER/present         frames of the present hour (`meshd_model::series`), one for each minute
-//! FOLDER/hours/<hour>    a table of 60 minutes; the name counts hours since the epoch
-//! FOLDER/days/<day>      a table of 24 hours; written anew after each of its hours
+//! FOLDER/present               frames of the present hour (`meshd_model::series`), one a minute
+//! FOLDER/hours/<place>-<hour>  a table of 60 minutes; hours are counted since the epoch
+//! FOLDER/days/<place>-<day>    a table of 24 hours; written anew after each of its hours
 //! ```
-//! Files are kept by their distance to the present: 25 hours, 91 days, and a number of bytes in
-//! all. So a wrong clock removes no file of the right time before it fills all places itself.
+//! The place counts the files in the order in which they were begun. The oldest of 25 hours and 91
+//! days, and of a number of bytes in all, goes first. No times are compared: each file that a wrong
+//! clock adds costs one old file, and never a new one.
 //!
 //! Tables are flushed before they replace a file, the log of the present hour is not. What a full
 //! disk refuses stays in memory until the hour ends; if it still is full then, the hour is lost.
@@ -38,6 +39,9 @@ const MAX_HOURS: usize = 25;
 const MAX_DAYS: usize = 91;
 /// Maximum length of all files without the log of the present hour, in bytes.
 pub const NODE_SERIES_BYTES: u64 = 85_000_000;
+/// Maximum number of answers that are kept until the next sample, and of the points of each.
+const MAX_ANSWERS: usize = 64;
+const MAX_KEPT_POINTS: usize = 2000;
 /// Maximum length of a file that is read, in bytes.
 const MAX_READ: u64 = 32 << 20;
 
@@ -48,6 +52,26 @@ pub struct NodeSeriesLog {
     state: Mutex<NodeSeriesState>,
     /// The last write failed. Its readers do not wait for a flush, which holds the state.
     is_failing: AtomicBool,
+    answers: Mutex<Answers>,
+}
+
+/// Answers since the last sample. Open pages of a node ask every few seconds, and an answer is read
+/// from up to 25 files.
+#[derive(Default)]
+struct Answers {
+    /// Number of samples.
+    samples: u64,
+    kept: BTreeMap<(NodeId, SeriesRange), Vec<Vec<SeriesPoint>>>,
+}
+
+/// A file of a table.
+struct TableFile {
+    /// Its place in the order of all files of its folder.
+    place: u64,
+    /// The hour or day, counted since the epoch.
+    number: u64,
+    /// In bytes.
+    length: u64,
 }
 
 struct NodeSeriesState {
@@ -63,13 +87,14 @@ impl NodeSeriesLog {
         let state =
             NodeSeriesState { is_loaded: false, hour: None, minutes: NodeTable::new(MINUTES) };
         let is_failing = AtomicBool::new(false);
-        NodeSeriesLog { folder, max_bytes, state: Mutex::new(state), is_failing }
+        let answers = Mutex::default();
+        NodeSeriesLog { folder, max_bytes, state: Mutex::new(state), is_failing, answers }
     }
 
     /// Adds the samples of a minute, and writes them. Blocks.
     pub fn record(&self, at: Timestamp, samples: &[(NodeId, NodeCodes)]) {
         let seconds = u64::try_from(at.seconds()).unwrap_or(0);
-        let mut state = self.lock();
+        let mut state = locked(&self.state);
         let begun =
             self.load_once(&mut state).and_then(|()| self.begin_hour(&mut state, seconds / HOUR));
         let written = begun.and_then(|()| {
@@ -82,6 +107,10 @@ impl NodeSeriesLog {
             let column = minute_of(seconds);
             samples.iter().for_each(|(node, codes)| state.minutes.set(*node, column, codes));
         }
+        let mut answers = locked(&self.answers);
+        answers.samples += 1;
+        answers.kept.clear();
+        drop(answers);
         let path = self.folder.display();
         let was_failing = self.is_failing.swap(written.is_err(), Ordering::Relaxed);
         match &written {
@@ -95,8 +124,29 @@ impl NodeSeriesLog {
 
     /// Returns the points of all series of a node, in the order of [`NodeSeries::ALL`]. Blocks.
     pub fn read(&self, node: NodeId, range: &SeriesRange) -> Vec<Vec<SeriesPoint>> {
+        let key = (node, *range);
+        let samples = {
+            let answers = locked(&self.answers);
+            if let Some(kept) = answers.kept.get(&key) {
+                return kept.clone();
+            }
+            answers.samples
+        };
+        let answer = self.read_files(node, range);
+        let mut answers = locked(&self.answers);
+        // A sample that came meanwhile may be missing in the answer.
+        if answers.samples == samples
+            && answers.kept.len() < MAX_ANSWERS
+            && answer.iter().map(Vec::len).sum::<usize>() <= MAX_KEPT_POINTS
+        {
+            answers.kept.insert(key, answer.clone());
+        }
+        answer
+    }
+
+    fn read_files(&self, node: NodeId, range: &SeriesRange) -> Vec<Vec<SeriesPoint>> {
         let present = {
-            let mut state = self.lock();
+            let mut state = locked(&self.state);
             // The next sample reports an error.
             let _ = self.load_once(&mut state);
             state.hour.map(|hour| (hour, state.minutes.node(node)))
@@ -104,14 +154,14 @@ impl NodeSeriesLog {
         let mut minutes = vec![BTreeMap::new(); NODE_SERIES];
         let mut hours = vec![BTreeMap::new(); NODE_SERIES];
         if range.step() < HOUR {
-            for hour in self.numbers("hours", range, HOUR) {
-                let rows = self.node_of_file(&self.path("hours", hour), MINUTES, node);
-                rows.iter().for_each(|rows| add_rows(&mut minutes, rows, hour * HOUR, MINUTE));
+            for (path, start) in self.files_of_range("hours", range, HOUR) {
+                let rows = node_of_file(&path, MINUTES, node);
+                rows.iter().for_each(|rows| add_rows(&mut minutes, rows, start, MINUTE));
             }
         } else {
-            for day in self.numbers("days", range, DAY) {
-                let rows = self.node_of_file(&self.path("days", day), HOURS, node);
-                rows.iter().for_each(|rows| add_rows(&mut hours, rows, day * DAY, HOUR));
+            for (path, start) in self.files_of_range("days", range, DAY) {
+                let rows = node_of_file(&path, HOURS, node);
+                rows.iter().for_each(|rows| add_rows(&mut hours, rows, start, HOUR));
             }
         }
         if let Some((hour, Some(rows))) = present {
@@ -126,16 +176,20 @@ impl NodeSeriesLog {
         self.is_failing.load(Ordering::Relaxed)
     }
 
+    /// The file of an hour or a day, or the place for a new one.
     fn path(&self, folder: &str, number: u64) -> PathBuf {
-        self.folder.join(folder).join(number.to_string())
+        let files = self.files(folder);
+        let found = files.iter().find(|file| file.number == number).map(|file| file.place);
+        let next = || files.last().map_or(0, |last| last.place + 1);
+        self.path_at(folder, found.unwrap_or_else(next), number)
+    }
+
+    fn path_at(&self, folder: &str, place: u64, number: u64) -> PathBuf {
+        self.folder.join(folder).join(format!("{place}-{number}"))
     }
 
     fn present_path(&self) -> PathBuf {
         self.folder.join("present")
-    }
-
-    fn lock(&self) -> MutexGuard<'_, NodeSeriesState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the log of the present hour, unless it was read. After an error nothing is written,
@@ -191,7 +245,7 @@ impl NodeSeriesLog {
             Some(former) if !minutes.is_empty() => self.store_hour(former, &minutes),
             _ => Ok(()),
         };
-        self.prune(hour);
+        self.prune();
         // The log is removed although the hour could not be stored: its place is needed.
         match fs::remove_file(self.present_path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => stored.and(Err(error)),
@@ -219,67 +273,59 @@ impl NodeSeriesLog {
         Ok(table.unwrap_or_else(|| NodeTable::new(columns)))
     }
 
-    /// Reads the rows of one node.
-    fn node_of_file(&self, path: &Path, columns: usize, node: NodeId) -> Option<Vec<Vec<u8>>> {
-        let mut file = File::open(path).ok()?;
-        let mut head = [0; TABLE_HEAD];
-        file.read_exact(&mut head).ok()?;
-        let mut index = vec![0; index_length(&head, columns)?];
-        file.read_exact(&mut index).ok()?;
-        let RecordPlace { offset, length } = find_record(&head, &index, node)?;
-        let begin = (TABLE_HEAD + index.len()) as u64;
-        file.seek(SeekFrom::Start(begin + offset)).ok()?;
-        let mut record = vec![0; length];
-        file.read_exact(&mut record).ok()?;
-        unpack_record(&record, columns)
+    /// Paths and begins of the files of a folder that have a part of a range.
+    fn files_of_range(
+        &self,
+        folder: &str,
+        range: &SeriesRange,
+        length: u64,
+    ) -> Vec<(PathBuf, u64)> {
+        let files = self.files(folder).into_iter();
+        let found = files.filter_map(|TableFile { place, number, .. }| {
+            let start = number.checked_mul(length)?;
+            range.overlaps(start, length).then(|| (self.path_at(folder, place, number), start))
+        });
+        found.collect()
     }
 
-    /// The numbers of the files of a folder that have a part of a range.
-    fn numbers(&self, folder: &str, range: &SeriesRange, length: u64) -> Vec<u64> {
-        let files = self.files(folder).into_iter().map(|(number, _)| number);
-        files.filter(|number| range.overlaps(number.saturating_mul(length), length)).collect()
-    }
-
-    /// Numbers and lengths of the files of a folder.
-    fn files(&self, folder: &str) -> Vec<(u64, u64)> {
+    /// The files of a folder, the oldest first.
+    fn files(&self, folder: &str) -> Vec<TableFile> {
         let entries = fs::read_dir(self.folder.join(folder)).into_iter().flatten().flatten();
         let file = |entry: fs::DirEntry| {
-            let number = entry.file_name().to_str()?.parse().ok()?;
-            Some((number, entry.metadata().ok()?.len()))
+            let name = entry.file_name();
+            let (place, number) = name.to_str()?.split_once('-')?;
+            let length = entry.metadata().ok()?.len();
+            Some(TableFile { place: place.parse().ok()?, number: number.parse().ok()?, length })
         };
-        entries.filter_map(file).collect()
+        let mut files: Vec<TableFile> = entries.filter_map(file).collect();
+        files.sort_by_key(|file| file.place);
+        files
     }
 
-    /// Removes the files that are farthest from the present: days before hours.
-    fn prune(&self, hour: u64) {
-        let sorted = |folder: &str, present: u64| {
-            let mut files = self.files(folder);
-            files.sort_by_key(|(number, _)| number.abs_diff(present));
-            files
-        };
-        let mut hours = sorted("hours", hour);
-        let mut days = sorted("days", hour * HOUR / DAY);
-        let mut old: Vec<PathBuf> = Vec::new();
-        let excess_hours = hours.split_off(hours.len().min(MAX_HOURS));
-        let excess_days = days.split_off(days.len().min(MAX_DAYS));
-        old.extend(excess_hours.iter().map(|(number, _)| self.path("hours", *number)));
-        old.extend(excess_days.iter().map(|(number, _)| self.path("days", *number)));
-        let mut bytes: u64 = hours.iter().chain(&days).map(|(_, length)| length).sum();
-        while bytes > self.max_bytes {
-            let (folder, last) = match days.pop() {
-                Some(last) => ("days", last),
-                None => match hours.pop() {
-                    Some(last) => ("hours", last),
-                    None => break,
-                },
-            };
-            bytes -= last.1;
-            old.push(self.path(folder, last.0));
+    /// Removes the oldest files that are too many or too long: days before hours.
+    fn prune(&self) {
+        let mut bytes = 0;
+        for (folder, most) in [("hours", MAX_HOURS), ("days", MAX_DAYS)] {
+            let files = self.files(folder);
+            let excess = files.len().saturating_sub(most);
+            files[..excess].iter().for_each(|file| self.remove(folder, file));
+            bytes += files[excess..].iter().map(|file| file.length).sum::<u64>();
         }
-        for path in old {
-            if let Err(error) = fs::remove_file(&path) {
-                tracing::warn!(%error, path = %path.display(), "an old series cannot be removed");
+        for folder in ["days", "hours"] {
+            for file in self.files(folder) {
+                if bytes <= self.max_bytes {
+                    return;
+                }
+                self.remove(folder, &file);
+                bytes = bytes.saturating_sub(file.length);
             }
+        }
+    }
+
+    fn remove(&self, folder: &str, file: &TableFile) {
+        let path = self.path_at(folder, file.place, file.number);
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::warn!(%error, path = %path.display(), "an old series cannot be removed");
         }
     }
 
@@ -289,12 +335,31 @@ impl NodeSeriesLog {
         let mut file = OpenOptions::new().create(true).append(true).open(path)?;
         let length = file.metadata()?.len();
         if let Err(error) = file.write_all(frame) {
-            // A partial frame would damage the next one. If this fails, too, the reader skips it.
+            // A partial frame would damage the frames after it.
             let _ = file.set_len(length);
             return Err(error);
         }
         Ok(())
     }
+}
+
+/// Reads the rows of one node.
+fn node_of_file(path: &Path, columns: usize, node: NodeId) -> Option<Vec<Vec<u8>>> {
+    let mut file = File::open(path).ok()?;
+    let mut head = [0; TABLE_HEAD];
+    file.read_exact(&mut head).ok()?;
+    let mut index = vec![0; index_length(&head, columns)?];
+    file.read_exact(&mut index).ok()?;
+    let RecordPlace { offset, length } = find_record(&head, &index, node)?;
+    let begin = (TABLE_HEAD + index.len()) as u64;
+    file.seek(SeekFrom::Start(begin + offset)).ok()?;
+    let mut record = vec![0; length];
+    file.read_exact(&mut record).ok()?;
+    unpack_record(&record, columns)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn minute_of(seconds: u64) -> usize {
@@ -322,7 +387,8 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let temporary = path.with_extension("new");
+    // One name for each folder: what a killed write left is written over.
+    let temporary = path.with_file_name("new");
     let written = File::create(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_data()

@@ -76,8 +76,8 @@ fn damaged_table_is_an_empty_one() {
     let folder = tempfile::tempdir().unwrap();
     let log = open(&folder);
     (0..121).for_each(|minute| record(&log, minute, 9));
-    let hour = folder.path().join(format!("nodes/hours/{}", START / HOUR));
-    let day = folder.path().join(format!("nodes/days/{}", START / DAY));
+    let [hour, day] =
+        [("hours", HOUR), ("days", DAY)].map(|(of, length)| log.path(of, START / length));
     for bytes in [&b""[..], b"MSN1", &[0xff; 300]] {
         fs::write(&hour, bytes).unwrap();
         fs::write(&day, bytes).unwrap();
@@ -103,6 +103,37 @@ fn wrong_clock_removes_no_file_of_the_right_time() {
     let points = cpu(&log, [0, 180], 60);
     assert_eq!(points.len(), 179, "{points:?}");
     assert_eq!(points[60], (60, 11.0), "the hour continued");
+}
+
+/// As after a battery of the clock failed: all places are taken, and the present is the farthest.
+#[test]
+fn clock_that_goes_back_to_1970_removes_no_new_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = open(&folder);
+    let last = 100 * 24 * 60;
+    (0..=100 * 4).for_each(|sample| record(&log, sample * 6 * 60, 9));
+    (0..3).for_each(|minute| record(&log, last - 60 + minute, 9));
+    for hour in 0..3 {
+        let wrong = Timestamp::EPOCH.after(Duration::from_secs(hour * HOUR));
+        log.record(wrong, &[(node(1), [99; NODE_SERIES])]);
+    }
+    record(&log, last + 60, 9);
+    let minutes = cpu(&log, [last - 60, last + 60], 60);
+    assert_eq!(minutes.len(), 5, "the newest hours are there: {minutes:?}");
+    let hours = cpu(&log, [last - 24 * 60, last], 3600);
+    assert!(hours.len() >= 4, "the newest day is there: {hours:?}");
+}
+
+#[test]
+fn answer_is_read_once_for_each_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = open(&folder);
+    (0..=60).for_each(|minute| record(&log, minute, 9));
+    assert_eq!(cpu(&log, [0, 120], 60).len(), 61);
+    fs::remove_file(log.path("hours", START / HOUR)).unwrap();
+    assert_eq!(cpu(&log, [0, 120], 60).len(), 61, "the answer is kept");
+    record(&log, 61, 9);
+    assert_eq!(cpu(&log, [0, 120], 60).len(), 2, "a sample ends it");
 }
 
 #[test]
@@ -158,7 +189,7 @@ fn file_that_cannot_be_read_is_not_replaced() {
     fs::remove_dir(&present).unwrap();
     record(&log, 1, 9);
     assert!(!log.is_failing());
-    let hour = nodes.join(format!("hours/{}", START / HOUR + 1));
+    let hour = log.path("hours", START / HOUR + 1);
     fs::create_dir_all(&hour).unwrap();
     record(&log, 60, 9);
     assert!(log.is_failing() && hour.is_dir());
