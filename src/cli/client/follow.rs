@@ -21,7 +21,7 @@ pub(in crate::cli) struct RecordProgress {
 /// Prints the progress of a record whenever it changes, and returns the record that has ended.
 ///
 /// # Errors
-/// It cannot be read the first time, or for [`RETRY_FOR`] later.
+/// It cannot be read the first time, it is refused, or meshd does not answer for [`RETRY_FOR`].
 pub(in crate::cli) async fn follow_record<R>(
     client: &AdminClient,
     path: impl Fn() -> GetPath<R>,
@@ -45,7 +45,10 @@ where
                     return Ok(record);
                 }
             }
-            Err(_) if shown.is_some() && answered_at.elapsed() < RETRY_FOR => {}
+            Err(failure)
+                if shown.is_some()
+                    && failure.is_temporary()
+                    && answered_at.elapsed() < RETRY_FOR => {}
             Err(failure) => return Err(failure),
         }
         tokio::time::sleep(INTERVAL).await;

@@ -275,7 +275,7 @@ impl AdminClient {
 
     /// Converts an error of a call, with a hint.
     fn failure(&self, error: &ClientError) -> Failure {
-        match (error, &self.client.endpoint) {
+        let failure = match (error, &self.client.endpoint) {
             (ClientError::Connect { source, .. }, Endpoint::Unix(socket)) => {
                 unreachable(socket, self.site.as_deref(), source)
             }
@@ -291,7 +291,8 @@ impl AdminClient {
                 let hint = "is meshd still running? look at its log";
                 Failure::new(format!("{server}: {error}"), hint)
             }
-        }
+        };
+        failure.temporary()
     }
 }
 
@@ -301,17 +302,18 @@ fn encode_body(body: &impl Serialize) -> Result<Bytes, Failure> {
 
 /// Returns the failure for an error response.
 fn refusal(status: StatusCode, body: &[u8]) -> Failure {
-    match serde_json::from_slice::<ErrorView>(body) {
-        Ok(error) if status.is_server_error() => {
+    let failure = match serde_json::from_slice::<ErrorView>(body) {
+        Ok(error) if status.is_server_error() && error.hint.is_empty() => {
             let hint = format!("look for {} in the log of meshd", error.correlation_id);
-            Failure::new(error.message, if error.hint.is_empty() { hint } else { error.hint })
+            Failure::new(error.message, hint)
         }
         Ok(error) => Failure::new(error.message, error.hint),
         Err(_) => Failure::new(
             format!("meshd answered {status}"),
             "is it of the same version as this program?",
         ),
-    }
+    };
+    if status.is_server_error() { failure.temporary() } else { failure }
 }
 
 fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Failure {
@@ -335,5 +337,22 @@ fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Fa
             format!("cannot connect to {socket}: {error}"),
             "check [admin].socket of the site",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_of_meshd_itself_are_temporary() {
+        let client = AdminClient::of_socket("/nonexistent/socket".into(), None, None);
+        let source = std::io::Error::from(ErrorKind::ConnectionRefused);
+        let error = ClientError::Connect { server: client.client.endpoint.clone(), source };
+        assert!(client.failure(&error).is_temporary());
+        assert!(refusal(StatusCode::SERVICE_UNAVAILABLE, b"").is_temporary());
+        for status in [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::NOT_FOUND] {
+            assert!(!refusal(status, b"").is_temporary(), "{status}");
+        }
     }
 }

@@ -24,6 +24,8 @@ pub struct Failure {
     output: Option<io::ErrorKind>,
     /// Exit code of a program on a node, used instead of 1.
     code: Option<u8>,
+    /// meshd did not answer, or failed: the same request may succeed later.
+    is_temporary: bool,
 }
 
 impl Failure {
@@ -36,6 +38,7 @@ impl Failure {
             faults: None,
             output: None,
             code: None,
+            is_temporary: false,
         }
     }
 
@@ -70,6 +73,15 @@ impl Failure {
     /// Returns the exit code of the command.
     pub(crate) fn code(&self) -> ExitCode {
         self.code.map_or(ExitCode::FAILURE, ExitCode::from)
+    }
+
+    pub(crate) fn temporary(self) -> Self {
+        Failure { is_temporary: true, ..self }
+    }
+
+    /// Returns true if the same request may succeed after a restart of meshd.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.is_temporary
     }
 
     /// Returns the message without the hint.
