@@ -56,3 +56,22 @@ pub(super) fn checkpoint(
     }
     result
 }
+
+/// Stops the node timeout while the gate waits for its turn: programs of other nodes run, which is
+/// no fault of this node. The record changes when the wait begins and when it ends, not meanwhile.
+pub(super) fn exclude_queue_time(
+    record: &mut RolloutNode,
+    action: Option<&Action>,
+    context: &NodeContext<'_>,
+) {
+    let is_queued = context.present.is_some_and(|present| present.is_program_queued)
+        && action == Some(&Action::Run(ProgramPoint::Gate));
+    match record.queued_ms {
+        None if is_queued => record.queued_ms = Some(context.clock_ms()),
+        Some(since) if !is_queued => {
+            record.since_ms += context.clock_ms().saturating_sub(since);
+            record.queued_ms = None;
+        }
+        _ => {}
+    }
+}

@@ -43,6 +43,8 @@ pub struct NodePresent {
     /// The generation of the node that its goal names: a goal of its profile has one when the node
     /// was pinned to it.
     pub goal: Option<Generation>,
+    /// The program of the rollout for the node has not begun: as many others as may run do.
+    pub is_program_queued: bool,
     /// The program of the rollout that ended last for the node.
     pub ended: Option<EndedProgram>,
 }

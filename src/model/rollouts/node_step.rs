@@ -3,7 +3,7 @@
 use super::{
     NodePresent, NodeSettings, NodeStage, ProgramPoint, Rollout, RolloutNode, RolloutPolicy,
     RolloutTarget, WorkPolicy,
-    checkpoint::{Action, Checkpoint, checkpoint},
+    checkpoint::{Action, Checkpoint, checkpoint, exclude_queue_time},
     health::{NodeContext, is_back, resume, runs_wanted, state_text},
     returning::{self, Return},
 };
@@ -255,10 +255,13 @@ fn reboot(
         // The gate passed another state.
         record.passed.remove(&ProgramPoint::Gate);
     }
+    exclude_queue_time(record, action.as_ref(), context);
     let is_in_progress = matches!(record.stage, NodeStage::Rebooting | NodeStage::Soaking);
-    // A node that is healthy and announced as back is not late, however long that takes.
-    let is_announced = action == Some(Action::Run(ProgramPoint::AfterReturn));
-    if !is_in_progress || (!is_announced && is_over(record, context, present)) {
+    // A node that is healthy and announced as back is not late, however long that takes. Nor is one
+    // whose gate waits for its turn.
+    let is_exempt =
+        action == Some(Action::Run(ProgramPoint::AfterReturn)) || record.queued_ms.is_some();
+    if !is_in_progress || (!is_exempt && is_over(record, context, present)) {
         return None;
     }
     action.or_else(|| resume(record, present).map(Action::Order))
@@ -346,7 +349,7 @@ fn fail(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'
     record.finished_at = None;
     record.boot = Some(present.boot.clone());
     record.since_ms = context.clock_ms();
-    record.healthy_ms = None;
+    (record.healthy_ms, record.queued_ms) = (None, None);
     record.wanted = None;
     (record.configured, record.unpinned) = (false, false);
     record.passed.remove(&ProgramPoint::AfterReturn);

@@ -203,6 +203,9 @@ pub struct RolloutNode {
     /// Time of the rollout's clock since which the node is healthy, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_ms: Option<u64>,
+    /// Time of the rollout's clock since which the gate waits for its turn, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_ms: Option<u64>,
     /// The rollout takes the node out of service, and returns it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drained: bool,
@@ -249,6 +252,7 @@ impl RolloutNode {
             boot: None,
             since_ms: 0,
             healthy_ms: None,
+            queued_ms: None,
             drained: false,
             served: false,
             wanted: None,

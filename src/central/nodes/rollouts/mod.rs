@@ -73,6 +73,8 @@ struct Memory {
 struct RunningProgram {
     point: ProgramPoint,
     abort: AbortHandle,
+    /// False while it waits for its permit.
+    has_begun: bool,
 }
 
 /// The running time of a rollout.

@@ -21,15 +21,19 @@ pub(super) struct Orders {
     ordering: BTreeSet<NodeId>,
     refusals: BTreeMap<NodeId, meshd_model::rollouts::RefusedOrder>,
     pub(super) ended: BTreeMap<(RolloutId, NodeId), EndedProgram>,
+    /// Nodes whose program waits for its permit.
+    pub(super) queued: BTreeSet<(RolloutId, NodeId)>,
 }
 
 impl Orders {
     pub(super) fn of(memory: &LeafGuard<'_, Memory>) -> Self {
         let refusals = memory.refusals.iter();
+        let queued = memory.running.iter().filter(|(_, running)| !running.has_begun);
         Orders {
             ordering: memory.ordering.clone(),
             refusals: refusals.map(|(id, (refusal, _))| (*id, refusal.clone())).collect(),
             ended: memory.ended.clone(),
+            queued: queued.map(|(key, _)| *key).collect(),
         }
     }
 }
@@ -97,6 +101,9 @@ impl Inventory for SiteInventory<'_> {
             domain: self.domain.and_then(|key| node.labels.get(key).cloned()),
             refusal: self.orders.refusals.get(&id).cloned(),
             goal: self.goal(id),
+            is_program_queued: self
+                .rollout
+                .is_some_and(|rollout| self.orders.queued.contains(&(rollout, id))),
             ended: self.rollout.and_then(|rollout| self.orders.ended.get(&(rollout, id))).cloned(),
         })
     }

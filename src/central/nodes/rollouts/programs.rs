@@ -14,7 +14,7 @@ use meshd_model::{
     rollouts::{EndedProgram, ProgramOutcome, ProgramPoint, Rollout},
 };
 use meshd_types::{NodeId, RolloutId};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
 /// Exit code of a gate that wants to be asked again.
@@ -33,11 +33,12 @@ impl Rollouts {
             wanted.map(with_goal).collect::<Vec<_>>()
         });
         let site = self.env.site();
+        let gates = wanted.iter().filter(|(_, point)| *point == ProgramPoint::Gate);
+        let gates: BTreeSet<NodeId> = gates.map(|(node, _)| *node).collect();
         let mut memory = self.memory.lock();
         memory.running.retain(|(rollout, node), running| {
-            let is_unwanted = *rollout == head.id
-                && running.point == ProgramPoint::Gate
-                && !wanted.contains(&(*node, ProgramPoint::Gate));
+            let is_unwanted =
+                *rollout == head.id && running.point == ProgramPoint::Gate && !gates.contains(node);
             if is_unwanted {
                 running.abort.abort();
             }
@@ -68,7 +69,7 @@ impl Rollouts {
                 memory: self.memory.clone(),
             };
             let abort = tokio::spawn(run.run()).abort_handle();
-            memory.running.insert(key, RunningProgram { point, abort });
+            memory.running.insert(key, RunningProgram { point, abort, has_begun: false });
         }
     }
 }
@@ -121,6 +122,9 @@ struct ProgramRun {
 impl ProgramRun {
     async fn run(self) {
         let Ok(_permit) = self.permits.acquire().await else { return };
+        if let Some(running) = self.memory.lock().running.get_mut(&self.key) {
+            running.has_begun = true;
+        }
         let outcome = self.outcome().await;
         let mut memory = self.memory.lock();
         // A rollout that ended meanwhile has forgotten it.
@@ -152,6 +156,7 @@ impl ProgramRun {
 
 #[cfg(test)]
 mod tests {
+    use super::super::present::Orders;
     use super::*;
 
     fn run(script: &str, runs: u32, limit_ms: u64) -> ProgramRun {
@@ -198,5 +203,30 @@ mod tests {
             panic!("it flaps")
         };
         assert!(why.contains("passed 1 of 2 runs"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn program_is_queued_until_it_has_its_permit() {
+        let folder = tempfile::tempdir().unwrap();
+        let flag = folder.path().join("flag");
+        let run = run(&format!("until test -e {}; do sleep 0.02; done", flag.display()), 1, 20_000);
+        let (key, memory, permits) = (run.key, run.memory.clone(), run.permits.clone());
+        let is_queued = || Orders::of(&memory.lock()).queued.contains(&key);
+        let taken = permits.acquire().await.unwrap();
+        let task = tokio::spawn(run.run());
+        let (point, abort) = (ProgramPoint::Gate, task.abort_handle());
+        let running = RunningProgram { point, abort, has_begun: false };
+        memory.lock().running.insert(key, running);
+        tokio::task::yield_now().await;
+        assert!(is_queued(), "all permits are taken");
+        drop(taken);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!is_queued(), "it has a permit");
+        assert!(memory.lock().running.contains_key(&key), "it runs");
+        std::fs::write(&flag, "").unwrap();
+        task.await.unwrap();
+        assert_eq!(memory.lock().ended[&key].outcome, ProgramOutcome::Passed);
     }
 }

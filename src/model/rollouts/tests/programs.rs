@@ -113,6 +113,35 @@ fn gate_that_is_not_ready_is_asked_again_after_a_soak_until_the_node_timeout() {
 }
 
 #[test]
+fn wait_of_a_gate_for_its_turn_is_no_time_of_the_node() {
+    let mut rack = Rack::new(1, programs());
+    rack.run_until(|rack| rack.stage(0) == NodeStage::Soaking);
+    rack.machine(0).is_queued = true;
+    let begun = rack.rollout.clock();
+    let waited = |rack: &Rack| rack.rollout.clock() > begun + Duration::from_secs(2000);
+    rack.run_until(|rack| rack.records[&node_id(0)].queued_ms.is_some());
+    let records = rack.records.clone();
+    rack.run_until(waited);
+    assert_eq!(rack.records, records, "nothing is stored while it waits");
+    // The time goes on where it stopped, and is over at last.
+    let mut late =
+        Rack { outcomes: vec![ProgramOutcome::NotYet("2 of 3".to_owned()); 1000], ..rack };
+    late.machine(0).is_queued = false;
+    let resumed = late.rollout.clock();
+    late.run_until(|rack| rack.stage(0).is_failure());
+    let time = (late.rollout.clock() - resumed).as_secs();
+    assert!((1000..1200).contains(&time), "it had 1200 s before, minus its boot: {time}");
+
+    let mut rack = Rack::new(1, programs());
+    rack.run_until(|rack| rack.stage(0) == NodeStage::Soaking);
+    rack.machine(0).is_queued = true;
+    rack.run_until(waited);
+    rack.machine(0).is_queued = false;
+    rack.run();
+    assert_eq!((rack.rollout.state, rack.stage(0)), (RolloutState::Done, NodeStage::Done));
+}
+
+#[test]
 fn node_that_an_abort_returns_is_announced_as_back() {
     let mut rack = Rack::new(1, programs());
     rack.machine(0).work = 1000;

@@ -53,6 +53,8 @@ pub(super) struct Machine {
     pub(super) delay: u32,
     arriving: Option<NodeOrder>,
     pub(super) ended: Option<EndedProgram>,
+    /// Its programs wait until those of other nodes have ended.
+    pub(super) is_queued: bool,
 }
 
 pub(super) fn profile(name: &str) -> ProfileName {
@@ -95,6 +97,7 @@ impl Machine {
             delay: 0,
             arriving: None,
             ended: None,
+            is_queued: false,
         }
     }
 
@@ -210,6 +213,7 @@ impl Inventory for BTreeMap<NodeId, Machine> {
                 .clone()
                 .map(|order| RefusedOrder { order, reason: "it is gone".to_owned() }),
             goal: None,
+            is_program_queued: machine.is_queued,
             ended: machine.ended.clone(),
         })
     }
@@ -320,6 +324,9 @@ impl Rack {
         self.machines.values_mut().for_each(|machine| machine.ended = None);
         for (id, point) in step.programs {
             let machine = self.machines.get_mut(&id).expect("a machine");
+            if machine.is_queued {
+                continue;
+            }
             self.runs.push((id, point, machine.phase));
             if !is_lost() {
                 let scripted = self.outcomes.is_empty().then_some(ProgramOutcome::Passed);
