@@ -65,13 +65,14 @@ pub fn advance(
     work.check_end();
     let Progress { rollout: head, changed, mut step, .. } = work;
     step.head = (head != *rollout).then_some(head);
-    step.nodes = changed.into_values().filter(|record| nodes[&record.node] != *record).collect();
+    step.nodes = changed.into_values().collect();
     step
 }
 
 struct Progress<'a> {
     rollout: Rollout,
     nodes: &'a BTreeMap<NodeId, RolloutNode>,
+    /// Records that differ from those in `nodes`: few, because each look at all nodes searches here.
     changed: BTreeMap<NodeId, RolloutNode>,
     inventory: &'a dyn Inventory,
     time: StepTime,
@@ -85,14 +86,16 @@ impl<'a> Progress<'a> {
     }
 
     fn advance_active(&mut self) {
-        for record in self.nodes.values().filter(|record| record.stage.is_active()) {
-            let present = self.inventory.node(record.node);
-            let mut record = record.clone();
+        for before in self.nodes.values().filter(|record| record.stage.is_active()) {
+            let present = self.inventory.node(before.node);
+            let mut record = before.clone();
             let context =
                 NodeContext { rollout: &self.rollout, present: present.as_ref(), time: self.time };
             let action = advance_node(&mut record, &context);
             self.step.add(record.node, action);
-            self.changed.insert(record.node, record);
+            if record != *before {
+                self.changed.insert(record.node, record);
+            }
         }
     }
 
@@ -101,15 +104,12 @@ impl<'a> Progress<'a> {
         if self.rollout.state.is_ending() {
             return;
         }
-        let failures = self.records().filter(|record| record.stage.is_failure());
-        let reasons: Vec<String> = failures
-            .map(|record| {
+        let failures = || self.records().filter(|record| record.stage.is_failure());
+        let limit = self.rollout.policy.run_timeout(self.rollout.waves);
+        let reason = if failures().count() > self.rollout.policy.max_failures as usize {
+            failures().next().map(|record| {
                 format!("{}: {}", record.name, record.reason.as_deref().unwrap_or("failed"))
             })
-            .collect();
-        let limit = self.rollout.policy.run_timeout(self.rollout.waves);
-        let reason = if reasons.len() > self.rollout.policy.max_failures as usize {
-            reasons.first().cloned()
         } else if self.time.clock > limit {
             Some(format!("not finished within {} minutes", limit.as_secs() / 60))
         } else {
@@ -155,8 +155,8 @@ impl<'a> Progress<'a> {
         let mut admitted = self.count_admitted(active.len());
         for (serves, _, id) in ready {
             let present = inventory.node(id);
-            let Some(record) = self.nodes.get(&id) else { continue };
-            let mut record = record.clone();
+            let Some(before) = self.nodes.get(&id) else { continue };
+            let mut record = before.clone();
             let context =
                 NodeContext { rollout: &self.rollout, present: present.as_ref(), time: self.time };
             match (eligibility(&record, &context), &present) {
@@ -194,7 +194,9 @@ impl<'a> Progress<'a> {
                     record.since_ms = 0;
                 }
             }
-            self.changed.insert(id, record);
+            if record != *before {
+                self.changed.insert(id, record);
+            }
         }
     }
 

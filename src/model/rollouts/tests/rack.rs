@@ -334,24 +334,29 @@ impl Rack {
                 machine.ended = Some(EndedProgram { point, outcome });
             }
         }
+        let present = self.machines.values().filter(|machine| !machine.is_removed).count();
+        let mut serving = self.machines.values().filter(|machine| machine.serves()).count();
         for (id, order) in step.orders {
             if is_lost() {
                 continue;
             }
             let machine = self.machines.get_mut(&id).expect("a machine");
-            let leaves = machine.serves();
+            let served = machine.serves();
             machine.obey(order);
-            if leaves && !machine.serves() {
-                self.check_floors();
+            match (served, machine.serves()) {
+                (true, false) => {
+                    serving -= 1;
+                    self.check_floors(present, serving);
+                }
+                (false, true) => serving += 1,
+                _ => {}
             }
         }
         self.machines.values_mut().for_each(Machine::tick);
     }
 
     /// Checks that no order took a node out of service below a floor.
-    fn check_floors(&self) {
-        let present = self.machines.values().filter(|machine| !machine.is_removed).count();
-        let serving = self.machines.values().filter(|machine| machine.serves()).count();
+    fn check_floors(&self, present: usize, serving: usize) {
         for floor in &self.rollout.policy.floors {
             let required = floor.serving.rounded_up(present);
             assert!(serving >= required, "{serving} serve, {required} must");

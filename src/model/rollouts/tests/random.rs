@@ -1,11 +1,14 @@
 //! Rollouts over many nodes, with failures, kills between any two steps, and orders of others.
-//! `MESHD_SIM_SEEDS` and `MESHD_SIM_NODES` choose the number of runs and of nodes.
+//! Prints the times of plans and steps, which the simulation is part of.
+//! `MESHD_SIM_SEEDS` and `MESHD_SIM_NODES` choose the number of runs and of nodes,
+//! `MESHD_SIM_FIRST_SEED` the first run.
 
 use super::rack::{Boot, Machine, Rack, generation, policy, profile};
 use crate::{
     fleet::Phase,
-    rollouts::{Amount, NodeStage, RolloutPolicy, RolloutState},
+    rollouts::{Amount, NodeStage, RolloutPolicy, RolloutState, check_floors},
 };
+use std::time::{Duration, Instant};
 
 /// A generator of random numbers (splitmix64).
 struct Random(u64);
@@ -34,7 +37,8 @@ fn number(name: &str, default: u32) -> u32 {
 #[test]
 fn floor_holds_and_every_node_ends_at_a_known_generation() {
     let nodes = number("MESHD_SIM_NODES", 150);
-    for seed in 0..number("MESHD_SIM_SEEDS", 5) {
+    let first = number("MESHD_SIM_FIRST_SEED", 0);
+    for seed in first..first + number("MESHD_SIM_SEEDS", 5) {
         run(seed, nodes);
     }
 }
@@ -66,8 +70,11 @@ fn run(seed: u32, nodes: u32) {
             machine.phase = Phase::Degraded;
         }
     }
-    rack.plan();
     let ids: Vec<_> = rack.machines.keys().copied().collect();
+    let begun = Instant::now();
+    let is_low = check_floors(&rack.rollout.policy.floors, &ids, &rack.machines).is_err();
+    rack.plan();
+    let (planned, mut slowest) = (begun.elapsed(), Duration::ZERO);
     let mut interventions = nodes / 100;
     while !rack.rollout.state.is_final() {
         // What others do: remove, relabel, put into maintenance.
@@ -84,7 +91,9 @@ fn run(seed: u32, nodes: u32) {
         }
         // Nothing that the process knew survives a kill: only records, and what nodes do.
         let is_killed = random.percent(10);
+        let begun = Instant::now();
         rack.tick(|| is_killed && random.percent(50));
+        slowest = slowest.max(begun.elapsed());
         assert!(rack.ticks < 20_000, "seed {seed}: {:?} {:?}", rack.rollout, rack.waits);
         if rack.rollout.state == RolloutState::Running && random.percent(1) {
             rack.rollout.state = RolloutState::Paused;
@@ -93,6 +102,11 @@ fn run(seed: u32, nodes: u32) {
         }
     }
     check_end(&rack, seed);
+    let (state, steps) = (rack.rollout.state, rack.ticks);
+    let low = if is_low { ", with its floor broken," } else { "" };
+    println!(
+        "seed {seed}: {nodes} nodes{low} planned in {planned:?}, {state:?} after {steps} steps of at most {slowest:?}"
+    );
 }
 
 /// Checks that each node runs one of both generations, and the one that its record states.
