@@ -1,6 +1,6 @@
 //! Input of the engine: the networks to serve, reservations, and known NICs. Pure.
 
-use crate::{boot_file::BootSources, machines::NicRecord};
+use crate::{boot_file::BootSources, nic_records::NicRecord};
 use meshd_types::{DenyList, MacAddr};
 pub use meshd_types::{DhcpMode, Link, Owner, Segment, Subnet};
 use std::net::Ipv4Addr;

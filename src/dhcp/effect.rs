@@ -3,7 +3,7 @@
 use crate::{
     config::DhcpMode,
     lease::PoolUse,
-    machines::RelayPort,
+    nic_records::RelayPort,
     packet::{ClientKind, Destination},
     warning::Warning,
 };
@@ -106,8 +106,8 @@ pub struct Lease {
     pub vm: Option<SystemUuid>,
 }
 
-/// A change of a stored lease. It applies only if `before` is still stored, so that it cannot undo
-/// a newer change.
+/// A change of a stored lease. It applies only while the stored lease has the owner of `before` and
+/// does not end earlier, so that it cannot undo a newer change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseChange {
     /// The old lease.

@@ -7,7 +7,7 @@ use crate::{
     config::{DhcpMode, Interface, Link, Owner, Reservation, Segment, Setup, Subnet},
     effect::{Change, Effect, Lease, Reply, ReplyKind},
     engine::Engine,
-    machines::{
+    nic_records::{
         Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic,
         UsedAddress,
     },

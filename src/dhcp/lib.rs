@@ -7,7 +7,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`config`] | input: segments, subnets, reservations |
-//! | [`machines`] | input: a stream of changes of what is known of NICs |
+//! | [`nic_records`] | input: what is known of NICs, as a stream of changes |
 //! | [`effect`] | output: replies, lease changes, client exchanges, segment status |
 //! | [`warning`] | output: what an operator should know |
 //! | [`packet`] | parses requests, builds replies, probes and Ethernet frames |
@@ -19,14 +19,14 @@
 //! | `fuzz_invariants` | checks the engine's invariants for arbitrary input; used by fuzz targets |
 
 pub mod boot_file;
+pub mod client_arch;
 pub mod config;
 pub mod effect;
 pub mod engine;
-pub mod client_arch;
 pub mod firmware_quirks;
 mod fuzz_invariants;
 pub mod lease;
-pub mod machines;
+pub mod nic_records;
 pub mod packet;
 pub mod warning;
 
@@ -42,7 +42,7 @@ pub use effect::{
 pub use engine::{Counters, Engine};
 pub use fuzz_invariants::check_invariants;
 pub use lease::PoolUse;
-pub use machines::{
+pub use nic_records::{
     Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic,
     UsedAddress,
 };

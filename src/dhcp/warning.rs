@@ -3,7 +3,7 @@
 use crate::{
     boot_file::NoLoader,
     lease::{PoolLevel, PoolUse},
-    machines::RelayPort,
+    nic_records::RelayPort,
     packet::ClientMessageType,
 };
 use meshd_types::{MacAddr, VmName};

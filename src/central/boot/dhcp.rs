@@ -75,7 +75,7 @@ impl BootService {
                     DhcpChange::LeaseGranted(lease)
                         if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
                     DhcpChange::LeaseGranted(lease) => tx.put_lease(lease.clone()),
-                    DhcpChange::LeaseChanged(lease) => change_lease(tx, lease),
+                    DhcpChange::LeaseChanged(change) => change_lease(tx, change),
                 }
             }
             Ok(())

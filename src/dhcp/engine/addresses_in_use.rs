@@ -59,7 +59,7 @@ impl Engine {
 
     /// Handles the answer of a machine for an address. If the address is offered to another one,
     /// the offer ends: its client gets a NAK, and then another address.
-    pub fn address_answered(
+    pub fn handle_arp_reply(
         &mut self,
         now: Timestamp,
         interface_index: usize,

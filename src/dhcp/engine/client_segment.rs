@@ -21,14 +21,14 @@ impl Engine {
         // A renewal is sent by unicast, past the relay; its address determines the segment.
         let source = *origin.source.ip();
         let is_sender = request.ciaddr == source || request.kind == ClientMessageType::Inform;
-        let routed = is_sender.then(|| self.behind_relay(source)).flatten();
+        let routed = is_sender.then(|| self.segment_behind_relay(source)).flatten();
         routed.or(self.segment_of_interface.get(origin.interface_index).copied().flatten())
     }
 
     /// Returns the segment of a relay (RFC 2131, 4.3.1), or the one whose network contains this
     /// address.
     fn relayed_segment(&self, address: Ipv4Addr) -> Option<usize> {
-        self.relays.get(&address).copied().or_else(|| self.behind_relay(address))
+        self.relays.get(&address).copied().or_else(|| self.segment_behind_relay(address))
     }
 
     /// Returns the segment of a relay if it leases no addresses: its network is unknown, so the
@@ -52,14 +52,14 @@ impl Engine {
         };
         let is_machine = |address: &Ipv4Addr| {
             !self.relays.contains_key(address)
-                && self.behind_relay(*address).is_some_and(is_checked)
+                && self.segment_behind_relay(*address).is_some_and(is_checked)
         };
         let senders = [request.giaddr, *origin.source.ip()];
         let found = senders.into_iter().find(is_machine);
         found.filter(|_| request.is_relayed() && failpoint::defends("dhcp-machine-as-relay"))
     }
 
-    fn behind_relay(&self, address: Ipv4Addr) -> Option<usize> {
+    fn segment_behind_relay(&self, address: Ipv4Addr) -> Option<usize> {
         self.relays.values().copied().find(|index| self.is_on(*index, address))
     }
 

@@ -30,7 +30,7 @@ use crate::{
     boot_file::{BootFile, BootSources},
     config::{DhcpMode, Link, Owner, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
-    machines::{KnownNics, NicRecord, RecordChange, RecordChanges},
+    nic_records::{KnownNics, NicRecord, RecordChange, RecordChanges},
     packet::{ClientMessage, Origin, PROXY_PORT, ServerMessage, is_probe, probe_mac},
     warning::{DropReason, Warning},
 };
@@ -72,7 +72,7 @@ pub struct Engine {
     relays_proxy: bool,
     segments: Vec<SegmentState>,
     /// All addresses of this server.
-    own: BTreeSet<Ipv4Addr>,
+    own_addresses: BTreeSet<Ipv4Addr>,
     /// Virtual interfaces of machines, with the NIC that sends for each.
     parents: BTreeMap<MacAddr, MacAddr>,
     known: KnownNics,
@@ -126,7 +126,7 @@ impl Engine {
             relays,
             relays_proxy,
             segments,
-            own,
+            own_addresses: own,
             parents,
             known: KnownNics::default(),
             refused: BTreeSet::new(),
@@ -150,8 +150,8 @@ impl Engine {
         let Some(known) = self.interface_addresses.get_mut(index) else { return };
         *known = address;
         let configured = self.segments.iter().filter_map(|segment| segment.address);
-        self.own = self.interface_addresses.iter().copied().chain(configured).collect();
-        let own = self.own.clone();
+        self.own_addresses = self.interface_addresses.iter().copied().chain(configured).collect();
+        let own = self.own_addresses.clone();
         self.authorities().for_each(|authority| authority.leases.set_own_addresses(&own));
     }
 
@@ -201,7 +201,7 @@ impl Engine {
         for record in records {
             let mac = record.mac;
             let is_reserved_anew = self.known.vm(mac) != record.vm.as_ref()
-                || self.known.reserved(mac) != record.reserved;
+                || self.known.reserved_address(mac) != record.reserved;
             if is_reserved_anew {
                 self.authorities().for_each(|authority| authority.leases.remove_nic(mac));
                 changed.insert(mac);
@@ -274,17 +274,17 @@ impl Engine {
     /// Handles one packet from the network. Packets that need no reply have no effects.
     pub fn handle(&mut self, now: Timestamp, packet: &[u8], origin: Origin) -> Vec<Effect> {
         if !self.rate_limiter.allow(now, Sender::of(packet, origin)) {
-            return self.dropped(DropReason::RateLimited, None, origin);
+            return self.drop_packet(DropReason::RateLimited, None, origin);
         }
         let Some(request) = ClientMessage::parse(packet) else {
             if ServerMessage::parse(packet).is_none() {
-                return self.dropped(DropReason::Malformed, None, origin);
+                return self.drop_packet(DropReason::Malformed, None, origin);
             }
             let warning = self.handle_server_packet(now, packet, origin.interface_index);
             return warning.into_iter().collect();
         };
         if !has_privileged_port(&request, origin) {
-            return self.dropped(DropReason::SourcePort, Some(request.mac), origin);
+            return self.drop_packet(DropReason::SourcePort, Some(request.mac), origin);
         }
         self.counters.requests[request.kind as usize] += 1;
         let interface = self.interface_addresses.get(origin.interface_index).copied();
@@ -293,12 +293,12 @@ impl Engine {
         };
         match self.segment_of(&request, origin) {
             Some(segment) => self.answer(now, &request, origin, interface, segment),
-            None => self.foreign_relay(&request).into_iter().collect(),
+            None => self.report_foreign_relay(&request).into_iter().collect(),
         }
     }
 
     /// Counts a request that belongs to no segment. Returns a warning if a relay sent it.
-    fn foreign_relay(&mut self, request: &ClientMessage) -> Option<Effect> {
+    fn report_foreign_relay(&mut self, request: &ClientMessage) -> Option<Effect> {
         request.is_relayed().then(|| {
             self.counters.foreign_relay += 1;
             let selected = request.selected_network();
@@ -351,7 +351,7 @@ impl Engine {
             relays: &self.relays,
             address,
             identifier: request.relay.server_id_override.unwrap_or(address),
-            own: &self.own,
+            own_addresses: &self.own_addresses,
             // A VM boots from its volumes.
             boot: if vm_nic.is_some() {
                 BootFile::None
@@ -369,11 +369,16 @@ impl Engine {
                 }
                 effects
             }
-            Err(reason) => self.dropped(reason, Some(request.mac), origin),
+            Err(reason) => self.drop_packet(reason, Some(request.mac), origin),
         }
     }
 
-    fn dropped(&mut self, reason: DropReason, mac: Option<MacAddr>, origin: Origin) -> Vec<Effect> {
+    fn drop_packet(
+        &mut self,
+        reason: DropReason,
+        mac: Option<MacAddr>,
+        origin: Origin,
+    ) -> Vec<Effect> {
         self.counters.dropped[reason as usize] += 1;
         vec![Effect::Warn(Warning::Dropped { reason, mac, source: *origin.source.ip() })]
     }

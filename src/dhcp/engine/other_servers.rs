@@ -47,13 +47,17 @@ impl Engine {
         interface_index: usize,
     ) -> Option<Effect> {
         let other = ServerMessage::parse(packet)?;
-        if self.own.contains(&other.server) {
+        if self.own_addresses.contains(&other.server) {
             return None;
         }
         let index = self.segment_of_interface.get(interface_index).copied().flatten()?;
         self.segments
             .get_mut(index)?
-            .record_other_server(now, other.server, other.proxy)
+            .record_other_server(OtherServer {
+                address: other.server,
+                proxy: other.proxy,
+                last: now,
+            })
             .map(Effect::Warn)
     }
 }

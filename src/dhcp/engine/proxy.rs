@@ -4,14 +4,14 @@
 use super::{request_handling::RequestContext, segment_state::SegmentState};
 use crate::{
     boot_file::BootFile,
-    effect::Effect,
+    effect::{Effect, OtherServer},
     packet::{ClientKind, ClientMessageType, PROXY_PORT, ReplyContent, SERVER_PORT},
 };
 
 impl RequestContext<'_> {
     /// Handles a request in proxy mode. Firmware and iPXE get a boot file; the other server's offer
     /// contains the address.
-    pub(super) fn proxy(&self, segment: &mut SegmentState) -> Vec<Effect> {
+    pub(super) fn handle_proxy(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let request = self.request;
         let boots = request.client != ClientKind::Other;
         let nothing = matches!(self.boot, BootFile::None | BootFile::Missing(_));
@@ -23,7 +23,7 @@ impl RequestContext<'_> {
                 self.observe_request_to_other_server(segment)
             }
             (ClientMessageType::Discover | ClientMessageType::Request, _) if boots && nothing => {
-                self.no_loader().into_iter().collect()
+                self.no_loader_warning().into_iter().collect()
             }
             (ClientMessageType::Discover, SERVER_PORT) if boots => {
                 vec![
@@ -52,7 +52,13 @@ impl RequestContext<'_> {
         let request = self.request;
         let other = request.server.filter(|server| !self.is_ours(*server));
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
-        let warning = other.and_then(|server| segment.record_other_server(self.now, server, false));
+        let warning = other.and_then(|server| {
+            segment.record_other_server(OtherServer {
+                address: server,
+                proxy: false,
+                last: self.now,
+            })
+        });
         let discovered = segment.started_exchanges.contains(self.now, request.mac, request.xid);
         let address = request.requested.or(in_use).filter(|_| !self.routed);
         let exchange =

@@ -4,9 +4,11 @@ use super::segment_state::{Authority, SegmentState};
 use crate::{
     boot_file::BootFile,
     config::{DhcpMode, Subnet},
-    effect::{Change, ClientExchange, Effect, LastHop, Lease, LeaseChange, Reply, ReplyKind},
+    effect::{
+        Change, ClientExchange, Effect, LastHop, Lease, LeaseChange, OtherServer, Reply, ReplyKind,
+    },
     lease::{Client, LeaseRequest},
-    machines::{KnownNics, ReservedNic},
+    nic_records::{KnownNics, ReservedNic},
     packet::{
         ClientKind, ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder,
         ReplyContent, SERVER_PORT,
@@ -37,7 +39,7 @@ pub(crate) struct RequestContext<'a> {
     /// The server identifier for the client.
     pub(crate) identifier: Ipv4Addr,
     /// All addresses of this server.
-    pub(crate) own: &'a BTreeSet<Ipv4Addr>,
+    pub(crate) own_addresses: &'a BTreeSet<Ipv4Addr>,
     pub(crate) boot: BootFile,
     /// The NIC, if it belongs to a VM: it gets an address, but no boot file.
     pub(crate) vm_nic: Option<&'a ReservedNic>,
@@ -54,14 +56,14 @@ impl RequestContext<'_> {
         }
         match segment.mode {
             DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => {
-                self.authoritative(segment)
+                self.handle_authoritative(segment)
             }
-            DhcpMode::Proxy if self.vm_nic.is_none() => Ok(self.proxy(segment)),
+            DhcpMode::Proxy if self.vm_nic.is_none() => Ok(self.handle_proxy(segment)),
             DhcpMode::Authoritative | DhcpMode::Proxy | DhcpMode::Off => Ok(Vec::new()),
         }
     }
 
-    fn authoritative(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
+    fn handle_authoritative(&self, segment: &mut SegmentState) -> Result<Vec<Effect>, DropReason> {
         let request = self.request;
         if let Some(server) = request.server
             && !self.is_ours(server)
@@ -103,7 +105,11 @@ impl RequestContext<'_> {
         if let Some(authority) = &mut segment.authority {
             authority.leases.withdraw(self.request.mac);
         }
-        segment.record_other_server(self.now, server, false).map(Effect::Warn).into_iter().collect()
+        segment
+            .record_other_server(OtherServer { address: server, proxy: false, last: self.now })
+            .map(Effect::Warn)
+            .into_iter()
+            .collect()
     }
 
     fn discover(&self, segment: &mut SegmentState) -> Vec<Effect> {
@@ -115,20 +121,20 @@ impl RequestContext<'_> {
             self.client(leases.has_node_reservations()),
             self.request.requested,
         ) else {
-            return segment.update_level(self.now, true).map(Effect::Warn).into_iter().collect();
+            return segment.refuse_address(self.now).map(Effect::Warn).into_iter().collect();
         };
         let address = offered.address;
         // An offer is not binding, so it does not wait until it is stored.
         let mut effects = vec![self.reply(Some(subnet), ReplyContent::Offer(address))];
         effects.extend(offered.removed.map(store));
-        effects.extend(self.no_loader());
+        effects.extend(self.no_loader_warning());
         if self.request.client != ClientKind::Other && self.vm_nic.is_none() {
             effects.push(self.observed_exchange(Some(address), None, true));
         }
         if offered.is_new && !self.request.is_relayed() {
             segment.unproven_offers.push(address);
         }
-        effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
+        effects.extend(segment.update_level(self.now).map(Effect::Warn));
         effects
     }
 
@@ -165,7 +171,7 @@ impl RequestContext<'_> {
                     None => self.observed_exchange(Some(wanted), Some(lease), discovered),
                 });
                 effects.push(self.reply(Some(subnet), ReplyContent::Ack(wanted)));
-                effects.extend(self.no_loader());
+                effects.extend(self.no_loader_warning());
                 effects
             }
             Err(_) if !subnet.is_on_network(wanted) => {
@@ -191,7 +197,7 @@ impl RequestContext<'_> {
             address,
             by: None,
         }));
-        effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
+        effects.extend(segment.update_level(self.now).map(Effect::Warn));
         Ok(effects)
     }
 
@@ -208,7 +214,7 @@ impl RequestContext<'_> {
     }
 
     pub(super) fn is_ours(&self, server: Ipv4Addr) -> bool {
-        self.own.contains(&server) || server == self.identifier
+        self.own_addresses.contains(&server) || server == self.identifier
     }
 
     /// Returns the client. Option 97 identifies the machine of a NIC that was not seen before.
@@ -277,7 +283,7 @@ impl RequestContext<'_> {
         }))
     }
 
-    pub(super) fn no_loader(&self) -> Option<Effect> {
+    pub(super) fn no_loader_warning(&self) -> Option<Effect> {
         match self.boot {
             BootFile::Missing(why) => Some(Effect::Warn(Warning::NoLoader(why))),
             _ => None,

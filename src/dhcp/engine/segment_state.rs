@@ -88,9 +88,18 @@ impl SegmentState {
         self.authority.as_ref().is_some_and(|authority| authority.subnet.is_on_network(address))
     }
 
-    /// Updates the fill level. `refused`: a DISCOVER got no address. Returns a warning if a level was reached.
-    pub(crate) fn update_level(&mut self, now: Timestamp, refused: bool) -> Option<Warning> {
-        self.refusals += u64::from(refused);
+    /// Counts a DISCOVER that got no address. Returns a warning if a fill level was reached.
+    pub(crate) fn refuse_address(&mut self, now: Timestamp) -> Option<Warning> {
+        self.refusals += 1;
+        self.reach_level(now, true)
+    }
+
+    /// Updates the fill level. Returns a warning if a level was reached.
+    pub(crate) fn update_level(&mut self, now: Timestamp) -> Option<Warning> {
+        self.reach_level(now, false)
+    }
+
+    fn reach_level(&mut self, now: Timestamp, refused: bool) -> Option<Warning> {
         let usage = self.usage(now);
         let next = self.level.next(usage, refused);
         let before = std::mem::replace(&mut self.level, next);
@@ -121,13 +130,9 @@ impl SegmentState {
     }
 
     /// Records another server. Returns a warning if it is new and conflicts with the mode.
-    pub(crate) fn record_other_server(
-        &mut self,
-        now: Timestamp,
-        address: Ipv4Addr,
-        proxy: bool,
-    ) -> Option<Warning> {
-        let is_new = self.other_servers.record(OtherServer { address, proxy, last: now });
+    pub(crate) fn record_other_server(&mut self, server: OtherServer) -> Option<Warning> {
+        let OtherServer { address, proxy, .. } = server;
+        let is_new = self.other_servers.record(server);
         let is_expected = self.mode == DhcpMode::Proxy && !proxy;
         let warning =
             || Warning::OtherServer { segment: self.name.clone(), server: address, proxy };

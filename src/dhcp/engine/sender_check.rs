@@ -3,7 +3,7 @@
 
 use super::request_handling::RequestContext;
 use crate::{
-    machines::RelayPort,
+    nic_records::RelayPort,
     packet::{CLIENT_PORT, ClientKind, ClientLink, ClientMessage, Origin, PROXY_PORT, SERVER_PORT},
     warning::Warning,
 };

@@ -67,7 +67,7 @@ impl Binding {
         Lease { mac: self.mac, address, expires_at: self.until, vm: self.vm }
     }
 
-    pub(crate) fn gone(&self, address: Ipv4Addr) -> LeaseChange {
+    pub(crate) fn removal(&self, address: Ipv4Addr) -> LeaseChange {
         LeaseChange { before: self.lease(address), after: None }
     }
 }

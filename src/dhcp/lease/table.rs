@@ -143,7 +143,7 @@ impl LeaseTable {
         let kept = !self.is_infrastructure(address) && self.reserved.add(mac, address);
         if kept && self.entries.offset(address).is_some() {
             self.excluded.insert(address);
-            self.exclusion_changed(address);
+            self.update_exclusion(address);
         }
         kept
     }
@@ -153,7 +153,7 @@ impl LeaseTable {
         if let Some(address) = self.reserved.remove(mac)
             && self.excluded.remove(&address)
         {
-            self.exclusion_changed(address);
+            self.update_exclusion(address);
         }
         let ByState { leased, offered } = self.addresses_of(mac);
         for address in leased.into_iter().chain(offered) {
@@ -176,7 +176,7 @@ impl LeaseTable {
                 } else {
                     self.excluded.remove(&address);
                 }
-                self.exclusion_changed(address);
+                self.update_exclusion(address);
             }
         }
     }
@@ -185,7 +185,7 @@ impl LeaseTable {
         self.infrastructure.contains(&address) || self.own.contains(&address)
     }
 
-    fn exclusion_changed(&mut self, address: Ipv4Addr) {
+    fn update_exclusion(&mut self, address: Ipv4Addr) {
         self.mark(address);
         self.none_before = Timestamp::from_millis(0);
         self.recount = true;
@@ -225,7 +225,7 @@ impl LeaseTable {
         }
         let mut changes: Vec<LeaseChange> = self.vacate(address, client).into_iter().collect();
         if let Some(old) = leased.filter(|old| *old != address) {
-            changes.extend(self.drop_entry(old).map(|entry| entry.gone(old)));
+            changes.extend(self.drop_entry(old).map(|entry| entry.removal(old)));
         }
         self.drop_offer(mac);
         let until = now.after(self.lease);
@@ -309,7 +309,7 @@ impl LeaseTable {
         }
         self.drop_entry(address);
         self.hold_back(now, address);
-        Some(entry.gone(address))
+        Some(entry.removal(address))
     }
 
     /// Counts the addresses of the range. Leases that expired within the last second may still
@@ -388,7 +388,7 @@ impl LeaseTable {
     fn vacate(&mut self, address: Ipv4Addr, client: Client) -> Option<LeaseChange> {
         self.entries.get(address).filter(|entry| entry.mac != client.mac)?;
         let entry = self.drop_entry(address)?;
-        (entry.state == BindingState::Leased).then(|| entry.gone(address))
+        (entry.state == BindingState::Leased).then(|| entry.removal(address))
     }
 
     /// Advances the time: counts once a second, and ends holds of declined addresses.

@@ -1,7 +1,7 @@
 //! Option 82: information that a relay adds to a request (RFC 3046).
 
 use super::options::{Options, address};
-use crate::machines::RelayPort;
+use crate::nic_records::RelayPort;
 use dhcproto::v4::OptionCode;
 use meshd_types::{failpoint, hex};
 use std::{collections::BTreeSet, net::Ipv4Addr};

@@ -465,7 +465,7 @@ fn machine_that_claims_every_address_by_arp_takes_none() {
         .expect(MessageType::Offer)
         .address();
     assert_eq!(
-        engine.address_answered(at(0), 0, offer, ATTACKER),
+        engine.handle_arp_reply(at(0), 0, offer, ATTACKER),
         None,
         "its answers end no offer"
     );

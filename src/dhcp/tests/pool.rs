@@ -427,9 +427,9 @@ fn new_offer_ends_when_another_machine_answers_for_it() {
     };
     let used = offer(&mut engine, 0);
     assert_eq!(engine.take_unproven_offers(0, 16), [used]);
-    assert_eq!(engine.address_answered(at(0), 0, used, mac(1)), None, "the client itself");
+    assert_eq!(engine.handle_arp_reply(at(0), 0, used, mac(1)), None, "the client itself");
     let warning = Warning::AddressInUse { segment: "eth0".into(), address: used, by: Some(mac(9)) };
-    assert_eq!(engine.address_answered(at(0), 0, used, mac(9)), Some(Effect::Warn(warning)));
+    assert_eq!(engine.handle_arp_reply(at(0), 0, used, mac(9)), Some(Effect::Warn(warning)));
     Packet::select(mac(1), Program::Os, used, SERVER)
         .to(&mut engine, at(1))
         .expect(MessageType::Nak);
@@ -442,7 +442,7 @@ fn new_offer_ends_when_another_machine_answers_for_it() {
     assert_eq!(offer(&mut engine, 4), other);
     assert!(engine.take_unproven_offers(0, 16).is_empty(), "its own lease needs no proof");
     assert_eq!(
-        engine.address_answered(at(5), 0, other, mac(9)),
+        engine.handle_arp_reply(at(5), 0, other, mac(9)),
         None,
         "a lease stays: its machine notices a conflict"
     );

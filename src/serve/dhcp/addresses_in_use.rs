@@ -54,7 +54,7 @@ impl Driver {
             match arp.try_receive() {
                 Ok(Some((address, mac))) => {
                     let warning =
-                        self.engine.address_answered(self.shared.now(), index, address, mac);
+                        self.engine.handle_arp_reply(self.shared.now(), index, address, mac);
                     self.perform(warning, Instant::now());
                 }
                 Ok(None) => {}

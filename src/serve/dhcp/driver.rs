@@ -3,7 +3,7 @@
 use super::{
     convert,
     neighbour_table::NeighbourReading,
-    running_commit::{CommitHealth, Committing, PendingReply, finished},
+    running_commit::{CommitHealth, PendingReply, RunningCommit, wait_for_commit},
     socket::{Bound, BoundInterface},
     telemetry::DhcpTelemetry,
     warnings,
@@ -57,23 +57,23 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) {
     let mut driver = Driver::new(shared, bound);
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut committing: Option<Committing> = None;
+    let mut running_commit: Option<RunningCommit> = None;
     loop {
-        if committing.is_none() && driver.may_commit() {
-            committing = driver.commit();
+        if running_commit.is_none() && driver.may_commit() {
+            running_commit = driver.commit();
         }
         tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
-            outcome = finished(&mut committing) => { committing = None; driver.committed(outcome) }
+            outcome = wait_for_commit(&mut running_commit) => { running_commit = None; driver.finish_commit(outcome) }
             () = tokio::time::sleep_until(driver.next_slice), if !driver.ready_replies.is_empty() => driver.send_slice(),
-            () = tokio::time::sleep_until(driver.next_commit), if committing.is_none() && !driver.changes.is_empty() => {}
+            () = tokio::time::sleep_until(driver.next_commit), if running_commit.is_none() && !driver.changes.is_empty() => {}
             _ = ticks.tick() => driver.tick(),
-            () = driver.ready(), if driver.has_capacity() => driver.read(),
+            () = driver.wait_until_readable(), if driver.has_capacity() => driver.read(),
         }
     }
-    while let Some(last) = committing.take().or_else(|| driver.commit()) {
-        driver.committed(last.await);
+    while let Some(last) = running_commit.take().or_else(|| driver.commit()) {
+        driver.finish_commit(last.await);
     }
     while !driver.ready_replies.is_empty() {
         driver.send_slice();
@@ -194,7 +194,7 @@ impl Driver {
     }
 
     /// Resolves when a socket is readable.
-    async fn ready(&self) {
+    async fn wait_until_readable(&self) {
         if let Some(until) = self.paused_until {
             tokio::time::sleep_until(until).await;
         }
@@ -214,13 +214,13 @@ impl Driver {
                 if self.receive_one(index, since).is_none() {
                     break;
                 }
-                self.telemetry.received();
+                self.telemetry.count_received();
             }
             for _ in 0..if listens { READ_BATCH } else { 0 } {
                 if self.receive_probe_reply(index, since).is_none() {
                     break;
                 }
-                self.telemetry.received();
+                self.telemetry.count_received();
             }
         }
     }
@@ -246,7 +246,7 @@ impl Driver {
         let received = match receiver.try_receive(&mut self.buffer[..]) {
             Ok(Some(received)) => received,
             Ok(None) => return Some(()),
-            Err(error) => return self.unreadable(index, &error),
+            Err(error) => return self.handle_receive_error(index, &error),
         };
         let (now, packet) = (self.shared.now(), self.buffer.get(received.payload)?);
         let origin = Origin {
@@ -265,7 +265,7 @@ impl Driver {
         let probe = self.interfaces.get(index)?.probe.as_ref()?;
         let length = match probe.try_recv_from(&mut self.buffer[..]) {
             Ok((length, _)) => length,
-            Err(error) => return self.unreadable(index, &error),
+            Err(error) => return self.handle_receive_error(index, &error),
         };
         let warning =
             self.engine.handle_server_packet(self.shared.now(), self.buffer.get(..length)?, index);
@@ -274,7 +274,7 @@ impl Driver {
     }
 
     /// Handles a receive error: pauses reading, except for `WouldBlock`.
-    fn unreadable(&mut self, index: usize, error: &io::Error) -> Option<()> {
+    fn handle_receive_error(&mut self, index: usize, error: &io::Error) -> Option<()> {
         if error.kind() != io::ErrorKind::WouldBlock {
             let name =
                 self.interfaces.get(index).map_or("?", |bound| bound.interface.name.as_str());

@@ -4,7 +4,7 @@
 use super::{
     convert,
     driver::Driver,
-    running_commit::{Committing, PendingReply},
+    running_commit::{PendingReply, RunningCommit},
 };
 use meshd_dhcp::{Effect, Reply};
 use meshd_store::StoreError;
@@ -43,9 +43,9 @@ impl Driver {
     fn send(&mut self, reply: &Reply, since: Instant) {
         let Some(interface) = self.interfaces.get_mut(reply.interface_index) else { return };
         match interface.send(reply) {
-            Ok(()) => self.telemetry.sent(reply.kind, since),
+            Ok(()) => self.telemetry.count_sent(reply.kind, since),
             Err(error) => {
-                self.telemetry.unsent();
+                self.telemetry.count_unsent();
                 self.log.warn("send", || {
                     format!("cannot send a DHCP reply to {:?}: {error}", reply.to)
                 });
@@ -54,7 +54,7 @@ impl Driver {
     }
 
     /// Begins to store the collected changes, if there are any.
-    pub(super) fn commit(&mut self) -> Option<Committing> {
+    pub(super) fn commit(&mut self) -> Option<RunningCommit> {
         if self.changes.is_empty() {
             return None;
         }
@@ -67,7 +67,7 @@ impl Driver {
     }
 
     /// Releases the replies of a finished commit.
-    pub(super) fn committed(
+    pub(super) fn finish_commit(
         &mut self,
         (stored, waiting): (Result<(), StoreError>, Vec<PendingReply>),
     ) {

@@ -9,14 +9,14 @@ use std::{
 };
 
 /// A running commit, with the replies that wait for it.
-pub(super) type Committing =
+pub(super) type RunningCommit =
     Pin<Box<dyn Future<Output = (Result<(), StoreError>, Vec<PendingReply>)> + Send>>;
 
-pub(super) async fn finished(
-    committing: &mut Option<Committing>,
+pub(super) async fn wait_for_commit(
+    running_commit: &mut Option<RunningCommit>,
 ) -> (Result<(), StoreError>, Vec<PendingReply>) {
-    match committing {
-        Some(committing) => committing.await,
+    match running_commit {
+        Some(running_commit) => running_commit.await,
         None => pending().await,
     }
 }

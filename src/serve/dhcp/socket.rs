@@ -75,11 +75,12 @@ impl Frames {
         Ok(Frames { socket, next_hops })
     }
 
-    /// Returns the receiver of a frame to this address; `None` if the kernel sends the reply.
+    /// Returns the Ethernet destination of a frame to this address; `None` if the kernel sends the
+    /// reply.
     ///
     /// The kernel would keep replies in the queue of all clients until ARP resolves the address, and
     /// a sender can invent addresses.
-    fn receiver(&mut self, address: Ipv4Addr, last_hop: LastHop) -> Option<MacAddr> {
+    fn destination_mac(&mut self, address: Ipv4Addr, last_hop: LastHop) -> Option<MacAddr> {
         if !failpoint::defends("dhcp-frames") {
             return None;
         }
@@ -159,11 +160,14 @@ impl BoundInterface {
     fn open_sockets(&mut self) -> Result<(), BindError> {
         let name = self.interface.name.as_str();
         self.server =
-            self.ports.server.then(|| open(Service::Dhcp, name, SERVER_PORT)).transpose()?;
-        self.proxy =
-            self.ports.proxy.then(|| open(Service::ProxyDhcp, name, PROXY_PORT)).transpose()?;
-        self.probe =
-            self.ports.probe.then(|| open(Service::Dhcp, name, PROBE_PORT)).and_then(|opened| {
+            self.ports.server.then(|| open_port(Service::Dhcp, name, SERVER_PORT)).transpose()?;
+        self.proxy = self
+            .ports
+            .proxy
+            .then(|| open_port(Service::ProxyDhcp, name, PROXY_PORT))
+            .transpose()?;
+        self.probe = self.ports.probe.then(|| open_port(Service::Dhcp, name, PROBE_PORT)).and_then(
+            |opened| {
                 let why = opened.as_ref().err().map(ToString::to_string);
                 if let Some(why) = why {
                     tracing::warn!(
@@ -173,12 +177,13 @@ impl BoundInterface {
                     );
                 }
                 opened.ok()
-            });
+            },
+        );
         let ports: Vec<u16> = [(SERVER_PORT, &self.server), (PROXY_PORT, &self.proxy)]
             .into_iter()
             .filter_map(|(port, socket)| socket.as_ref().map(|_| port))
             .collect();
-        self.receiver = (!ports.is_empty()).then(|| receive(name, &ports)).transpose()?;
+        self.receiver = (!ports.is_empty()).then(|| open_receiver(name, &ports)).transpose()?;
         self.open_frames();
         Ok(())
     }
@@ -249,11 +254,11 @@ impl BoundInterface {
                 SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT)
             }
             (Destination::Ip(to), frames) => {
-                let receiver =
+                let destination =
                     frames.as_mut().zip(reply.last_hop).and_then(|(frames, last_hop)| {
-                        Some((frames.receiver(*to.ip(), last_hop)?, frames))
+                        Some((frames.destination_mac(*to.ip(), last_hop)?, frames))
                     });
-                if let Some((mac, frames)) = receiver {
+                if let Some((mac, frames)) = destination {
                     let port = if proxy.is_some() { PROXY_PORT } else { SERVER_PORT };
                     return frames.socket.send(from(port), (mac, to), &reply.packet);
                 }
@@ -278,7 +283,7 @@ impl BoundInterface {
     }
 }
 
-fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindError> {
+fn open_port(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindError> {
     let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
     let socket = bind::udp(service, Some(interface), at)?;
     let failed = |source| BindError::Io { service, at, source };
@@ -291,7 +296,7 @@ fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindE
 
 /// Opens the receiver of the ports. meshd requires it, because forged packets are detected by their
 /// Ethernet sender.
-fn receive(interface: &str, ports: &[u16]) -> Result<Receiver, BindError> {
+fn open_receiver(interface: &str, ports: &[u16]) -> Result<Receiver, BindError> {
     let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT);
     Receiver::open(interface, ports, RECEIVE_BUFFER).map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied => BindError::Denied { service: Service::Dhcp, at },

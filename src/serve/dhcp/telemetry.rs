@@ -14,19 +14,19 @@ pub(super) struct DhcpTelemetry {
 }
 
 impl DhcpTelemetry {
-    pub(super) fn received(&mut self) {
+    pub(super) fn count_received(&mut self) {
         self.received += 1;
     }
 
     /// Counts a sent reply. `since` is the arrival time of the request.
-    pub(super) fn sent(&mut self, kind: ReplyKind, since: Instant) {
+    pub(super) fn count_sent(&mut self, kind: ReplyKind, since: Instant) {
         self.sent[kind as usize] += 1;
         if kind == ReplyKind::Ack {
             metrics::histogram!("meshd_dhcp_ack_seconds").record(since.elapsed());
         }
     }
 
-    pub(super) fn unsent(&mut self) {
+    pub(super) fn count_unsent(&mut self) {
         self.unsent += 1;
     }
 

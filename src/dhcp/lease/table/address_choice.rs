@@ -151,6 +151,6 @@ impl LeaseTable {
             .min_by_key(|(address, entry)| (entry.until > now, entry.state, entry.until, *address));
         let (address, _) = oldest.ok_or(Refused::Exhausted)?;
         let entry = self.drop_entry(address).ok_or(Refused::Exhausted)?;
-        Ok((address, (entry.state == BindingState::Leased).then(|| entry.gone(address))))
+        Ok((address, (entry.state == BindingState::Leased).then(|| entry.removal(address))))
     }
 }

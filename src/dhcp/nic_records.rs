@@ -144,7 +144,7 @@ impl KnownNics {
     }
 
     /// Returns the address that the record of a NIC reserves for its machine.
-    pub(crate) fn reserved(&self, mac: MacAddr) -> Option<Ipv4Addr> {
+    pub(crate) fn reserved_address(&self, mac: MacAddr) -> Option<Ipv4Addr> {
         self.get(mac)?.reserved
     }
 
