@@ -8,6 +8,7 @@ const TRANSLATED: &str = "iommu.passthrough=0";
 
 pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     name: "aarch64",
+    debian_name: "arm64",
     ipxe_names: &["arm64"],
     elf_machine: 183,
     multiarch: "aarch64-linux-gnu",

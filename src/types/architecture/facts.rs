@@ -5,6 +5,8 @@
 pub struct ArchitectureFacts {
     /// Name in Alpine, Linux and Rust.
     pub name: &'static str,
+    /// Name in Debian, in Go and in OCI images.
+    pub debian_name: &'static str,
     /// Values of iPXE's `${buildarch}`.
     pub ipxe_names: &'static [&'static str],
     /// `e_machine` of ELF programs.

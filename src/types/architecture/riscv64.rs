@@ -4,6 +4,7 @@ use super::facts::{ArchitectureFacts, UefiFirmware};
 
 pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     name: "riscv64",
+    debian_name: "riscv64",
     ipxe_names: &["riscv64"],
     elf_machine: 243,
     multiarch: "riscv64-linux-gnu",

@@ -4,6 +4,7 @@ use super::facts::{ArchitectureFacts, UefiFirmware};
 
 pub(super) const FACTS: ArchitectureFacts = ArchitectureFacts {
     name: "x86_64",
+    debian_name: "amd64",
     // `undionly.kpxe` is always built for i386, and starts 64-bit kernels.
     ipxe_names: &["x86_64", "i386"],
     elf_machine: 62,

@@ -96,7 +96,7 @@ impl Layout<'_> {
         let descriptor = self.find(tag)?;
         let manifest: Manifest = self.json(&descriptor)?;
         let config: Config = self.json(&manifest.config)?;
-        let expected = name_of(self.arch);
+        let expected = self.arch.facts().debian_name;
         if config.architecture != expected {
             let what = self.name.clone();
             let found = config.architecture;
@@ -137,7 +137,7 @@ impl Layout<'_> {
             }
         }
         for _ in 0..=MAX_DEPTH {
-            let expected = name_of(self.arch);
+            let expected = self.arch.facts().debian_name;
             let fits = |one: &Descriptor| {
                 one.platform.as_ref().is_none_or(|platform| platform.architecture == expected)
             };
@@ -200,14 +200,5 @@ impl Layout<'_> {
 
     fn fault(&self, why: String) -> RootFault {
         RootFault::Oci { name: self.name.clone(), why }
-    }
-}
-
-/// Returns the name of an architecture in OCI images, which is that of Go and of Debian.
-pub(super) fn name_of(arch: Architecture) -> &'static str {
-    match arch {
-        Architecture::X86_64 => "amd64",
-        Architecture::Aarch64 => "arm64",
-        Architecture::Riscv64 => "riscv64",
     }
 }

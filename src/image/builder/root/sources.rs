@@ -3,7 +3,7 @@
 use super::{
     error::RootFault,
     limits::LIMITS,
-    oci::{self, Layout},
+    oci::Layout,
     read_archive::{Archive, digest_of},
     recipe::{Debian, RootRecipe, SourceSpec},
 };
@@ -105,7 +105,7 @@ fn fetch_debian(
         // mmdebstrap copies both from this machine.
         .arg("--customize-hook=rm -f \"$1/etc/hostname\" \"$1/etc/resolv.conf\"")
         .arg(format!("--include={}", debian.packages.join(",")))
-        .arg(format!("--architectures={}", oci::name_of(recipe.arch)))
+        .arg(format!("--architectures={}", recipe.arch.facts().debian_name))
         .env("SOURCE_DATE_EPOCH", DEBIAN_TIME);
     if let Some(keyring) = &debian.keyring {
         command = command.arg(format!("--keyring={}", keyring.display()));
@@ -156,7 +156,7 @@ fn copy(
     // skopeo unpacks an archive beside TMPDIR.
     limited("skopeo", LIMITS.bytes)
         .args(["copy", "--quiet", "--insecure-policy", "--override-os", "linux"])
-        .args(["--override-arch", oci::name_of(recipe.arch), reference])
+        .args(["--override-arch", recipe.arch.facts().debian_name, reference])
         .arg(format!("oci:{}:{COPIED}", folder.display()))
         .env("TMPDIR", work.path(""))
         .run()
