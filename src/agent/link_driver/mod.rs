@@ -3,26 +3,29 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `action_outcomes` | outcomes of ordered actions and the accepted reboot, stored for a restarted agent |
 //! | `background_runtime` | threads for VMs |
 //! | `calls` | one call to the central node at a time |
 //! | `drain` | drain hooks: other schedulers of the node leave and enter service with it |
 //! | `options` | paths of the agent, start errors |
 //! | `sections` | the sections of the desired state: VMs, tasks and drain hooks |
-//! | `side_effects` | clock, randomness, log, files, reboot |
+//! | `side_effects` | clock, randomness, log, limits, programs |
 
+mod action_outcomes;
 mod background_runtime;
 mod calls;
 mod drain;
+mod options;
 mod sections;
 mod side_effects;
-mod options;
 
 use self::{
+    action_outcomes::ActionOutcomes,
     background_runtime::BackgroundRuntime,
     drain::DrainHooks,
     options::{host_config, import_ticket},
     sections::Sections,
-    side_effects::{Outcomes, log, random, run_program, source, wall},
+    side_effects::{log, random, run_program, source, wall},
 };
 use super::{
     checks, facts, files,
@@ -79,7 +82,7 @@ struct Driver {
     /// Checks and the reboot; never cancelled.
     work: JoinSet<Completion>,
     events: VecDeque<Event>,
-    outcomes: Outcomes,
+    outcomes: ActionOutcomes,
     sections: Sections,
     _networks: JoinSet<()>,
     /// The central node's clock at the last welcome.
@@ -103,7 +106,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let (keys, validity) =
         Keys::open(&options.state_dir, boot.roots_pem.as_deref(), &ca_file, config.node)?;
     let mut machine = LinkStateMachine::new(config.node, boot.token.is_some(), validity);
-    let outcomes = Outcomes::open(&options.state_dir);
+    let outcomes = ActionOutcomes::open(&options.state_dir);
     machine.restore(outcomes.all());
     if let Some(action) = outcomes.accepted_reboot(&tree) {
         machine.restore_reboot(action, Now { timer: Duration::ZERO, wall: wall() });
