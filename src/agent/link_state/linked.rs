@@ -26,7 +26,7 @@ pub(super) struct Linked {
 }
 
 impl Linked {
-    pub(super) fn timer(
+    pub(super) fn handle_timer(
         &mut self,
         now: Now,
         heartbeat: Duration,

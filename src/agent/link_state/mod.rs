@@ -167,29 +167,29 @@ impl LinkStateMachine {
     /// Processes one event. `random` spreads the pauses of many agents.
     pub fn handle(&mut self, now: Now, random: u32, event: Event) -> Vec<Effect> {
         let mut effects = match event {
-            Event::Timer => self.timer(now, random),
-            Event::Certified(response) => self.certified(now, random, response),
-            Event::Refused(_) => self.refused(now, random),
+            Event::Timer => self.handle_timer(now, random),
+            Event::Certified(response) => self.handle_certificate(now, random, response),
+            Event::Refused(_) => self.handle_refusal(now, random),
             Event::ConnectionLost(_) => self.retry_later(now, random, None),
             Event::StaleCa(_) => self.retry_later(now, random, Some(REJECTED_RETRY)),
-            Event::Connected => self.connected(now),
+            Event::Connected => self.handle_connection(now),
             Event::Message(message) => self.receive(now, random, message),
             Event::UnknownAction(id) => {
                 self.extend_silence(now);
-                vec![Effect::Send(self.ordered_actions.unknown(id))]
+                vec![Effect::Send(self.ordered_actions.reject_unknown(id))]
             }
             Event::KeepAlive => {
                 self.extend_silence(now);
                 Vec::new()
             }
-            Event::Pending(reply) => self.pending(now, random, reply),
-            Event::ChecksDone(report) => self.checked(now, report),
+            Event::Pending(reply) => self.handle_pending_reply(now, random, reply),
+            Event::ChecksDone(report) => self.handle_check_report(now, report),
             Event::Report(message) => vec![Effect::Send(message)],
             Event::RebootFailed(reason) => {
-                self.ordered_actions.reboot_failed(reason).into_iter().map(Effect::Send).collect()
+                self.ordered_actions.fail_reboot(reason).into_iter().map(Effect::Send).collect()
             }
         };
-        if self.ordered_actions.reboots_now(now.timer) {
+        if self.ordered_actions.take_due_reboot(now.timer) {
             effects.push(Effect::Reboot);
         }
         // The next welcome repeats reports that have no link.
@@ -215,7 +215,7 @@ impl LinkStateMachine {
         effect
     }
 
-    fn timer(&mut self, now: Now, random: u32) -> Vec<Effect> {
+    fn handle_timer(&mut self, now: Now, random: u32) -> Vec<Effect> {
         match &mut self.state {
             State::Starting => vec![self.choose_connection(now)],
             State::Waiting { until } if *until <= now.timer => vec![self.choose_connection(now)],
@@ -227,7 +227,7 @@ impl LinkStateMachine {
                 self.retry_later(now, random, None)
             }
             State::Linked(link) => {
-                link.timer(now, self.heartbeat, self.certificate, &mut self.check_runs)
+                link.handle_timer(now, self.heartbeat, self.certificate, &mut self.check_runs)
             }
             _ => Vec::new(),
         }
@@ -247,7 +247,12 @@ impl LinkStateMachine {
         vec![Effect::Close]
     }
 
-    fn certified(&mut self, now: Now, random: u32, response: EnrolResponse) -> Vec<Effect> {
+    fn handle_certificate(
+        &mut self,
+        now: Now,
+        random: u32,
+        response: EnrolResponse,
+    ) -> Vec<Effect> {
         let (was_enrolling, needed_renewal) =
             (matches!(self.state, State::Enrolling), self.needs_renewal);
         self.certificate = Some(Validity::from_response(&response, now.wall));
@@ -276,7 +281,7 @@ impl LinkStateMachine {
         std::mem::take(&mut self.has_token).then_some(Effect::ForgetToken)
     }
 
-    fn refused(&mut self, now: Now, random: u32) -> Vec<Effect> {
+    fn handle_refusal(&mut self, now: Now, random: u32) -> Vec<Effect> {
         match self.state {
             State::Enrolling => {
                 let mut effects: Vec<Effect> = self.forget_token().into_iter().collect();
@@ -298,7 +303,7 @@ impl LinkStateMachine {
         }
     }
 
-    fn connected(&mut self, now: Now) -> Vec<Effect> {
+    fn handle_connection(&mut self, now: Now) -> Vec<Effect> {
         if !matches!(self.state, State::Connecting) {
             return Vec::new();
         }
@@ -306,7 +311,7 @@ impl LinkStateMachine {
         vec![Effect::Hello]
     }
 
-    fn pending(&mut self, now: Now, random: u32, reply: PendingReply) -> Vec<Effect> {
+    fn handle_pending_reply(&mut self, now: Now, random: u32, reply: PendingReply) -> Vec<Effect> {
         if !matches!(self.state, State::Pending { .. }) {
             return Vec::new();
         }
@@ -316,7 +321,7 @@ impl LinkStateMachine {
                 self.attempts = 0;
                 Vec::new()
             }
-            PendingReply::Approved(response) => self.certified(now, random, response),
+            PendingReply::Approved(response) => self.handle_certificate(now, random, response),
             PendingReply::Rejected { .. } => self.retry_later(now, random, Some(REJECTED_RETRY)),
         }
     }
@@ -349,7 +354,7 @@ impl LinkStateMachine {
             }
             (State::Linked(link), FromCentral::Certificate(response)) => {
                 link.renewal_due_at = now.timer;
-                let mut effects = self.certified(now, random, response);
+                let mut effects = self.handle_certificate(now, random, response);
                 effects.push(Effect::Send(FromAgent::Renewed));
                 effects
             }
@@ -399,7 +404,7 @@ impl LinkStateMachine {
         effects
     }
 
-    fn checked(&mut self, now: Now, mut report: CheckReport) -> Vec<Effect> {
+    fn handle_check_report(&mut self, now: Now, mut report: CheckReport) -> Vec<Effect> {
         let (request, next_run) = self.check_runs.finish();
         let mut effects: Vec<Effect> = next_run.into_iter().collect();
         let State::Linked(link) = &mut self.state else { return effects };

@@ -85,7 +85,7 @@ impl OrderedActions {
     }
 
     /// Rejects an unknown action.
-    pub fn unknown(&mut self, id: ActionId) -> FromAgent {
+    pub fn reject_unknown(&mut self, id: ActionId) -> FromAgent {
         if let Some(completed) = self.completed.get(&id) {
             return action_done(id, &completed.outcome);
         }
@@ -110,13 +110,13 @@ impl OrderedActions {
     }
 
     /// Returns true once when the reboot is due.
-    pub fn reboots_now(&mut self, now: Duration) -> bool {
+    pub fn take_due_reboot(&mut self, now: Duration) -> bool {
         let is_due = |reboot: &&mut Reboot| reboot.due.is_some_and(|due| due <= now);
         self.reboot.as_mut().filter(is_due).and_then(|reboot| reboot.due.take()).is_some()
     }
 
     /// Records a failed reboot.
-    pub fn reboot_failed(&mut self, reason: String) -> Option<FromAgent> {
+    pub fn fail_reboot(&mut self, reason: String) -> Option<FromAgent> {
         let reboot = self.reboot.take()?;
         Some(self.complete(reboot.action, ActionOutcome::Failed { reason }))
     }

@@ -16,7 +16,7 @@ use crate::{
     environment::alarms::log_failure,
     links::{LinkCommand, LinkId, SpecPart},
     nodes::{NodeOps, drain_entry_of},
-    tasks::{entry_for, entry_of},
+    tasks::{entry_of_node, entry_of_task},
     vms::vm_entries,
 };
 use hello::record_hello;
@@ -130,7 +130,7 @@ impl AgentSessions {
             }
             FromAgent::Heartbeat(heartbeat) => {
                 let idle = heartbeat.workloads == 0;
-                links.heartbeat(link, heartbeat);
+                links.record_heartbeat(link, heartbeat);
                 if links.take_unsent_spec(link) {
                     links.notify_node(link.node(), SpecPart::All);
                 }
@@ -142,11 +142,11 @@ impl AgentSessions {
                 Ok(None)
             }
             FromAgent::Checks(report) => {
-                links.checked(link, session, *report).await?;
+                links.record_checks(link, session, *report).await?;
                 Ok(None)
             }
             FromAgent::ActionDone { id, outcome } => {
-                links.action_done(link.node(), id, outcome).await?;
+                links.record_action_outcome(link.node(), id, outcome).await?;
                 Ok(Some(FromCentral::Acknowledged { id }))
             }
             FromAgent::Report(NodeReport { observed, state }) => {
@@ -170,7 +170,7 @@ impl AgentSessions {
             FromAgent::Output(output) => Ok(tasks.store_output(link.node(), output).await),
             FromAgent::Log(piece) => Ok(self.boot.store_log(link.node(), session, piece).await),
             FromAgent::Goodbye => {
-                links.agent_stopped(link.node(), session).await?;
+                links.record_agent_stop(link.node(), session).await?;
                 Ok(None)
             }
             FromAgent::Renewed => {
@@ -190,12 +190,12 @@ fn spec_entries(model: &Model, node: NodeId, part: SpecPart) -> Vec<SpecEntry> {
     let drain = || drain_entry_of(model, node).map(SpecEntry::Drain);
     match part {
         SpecPart::All => {
-            let task = entry_of(model, node).map(SpecEntry::Tasks);
+            let task = entry_of_node(model, node).map(SpecEntry::Tasks);
             vms(None).chain(task).chain(drain()).collect()
         }
         SpecPart::Vm(uuid) => vms(Some(uuid)).collect(),
         SpecPart::Task(task) => {
-            entry_for(model, node, task).map(SpecEntry::Tasks).into_iter().collect()
+            entry_of_task(model, node, task).map(SpecEntry::Tasks).into_iter().collect()
         }
         SpecPart::Drain => drain().into_iter().collect(),
     }

@@ -134,7 +134,7 @@ impl Enrolment {
         log_failure(changed.await, "cannot record the rotation of the authority");
         self.send_roots();
         if grace.is_zero() {
-            for node in self.links.linked().into_iter().map(|linked| linked.node) {
+            for node in self.links.linked_nodes().into_iter().map(|linked| linked.node) {
                 match notified.contains(&node) {
                     // The node reconnects within seconds, so it is not silent.
                     true => self
@@ -163,7 +163,8 @@ impl Enrolment {
                 record: TokenRecord::of_order(hash, node, session, now, expires_at),
             }
         };
-        let mut orders: Vec<EnrolmentOrder> = self.links.linked().into_iter().map(order).collect();
+        let mut orders: Vec<EnrolmentOrder> =
+            self.links.linked_nodes().into_iter().map(order).collect();
         let stored = self.env.store.commit(|tx| {
             // Since its link was read, the node may have booted, or an operator may have taken it
             // out of service.
@@ -277,7 +278,7 @@ impl Enrolment {
     }
 
     fn send_roots(&self) {
-        for linked in self.links.linked() {
+        for linked in self.links.linked_nodes() {
             // A node with a full queue receives it at its next link.
             let _ = linked
                 .commands

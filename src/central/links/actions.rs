@@ -1,6 +1,6 @@
 //! Actions that operations send to nodes. The store has the number of an action before it is sent.
 
-use super::{LinkCommand, Links, LinksInner, Outstanding, announce_end};
+use super::{LinkCommand, Links, LinksInner, OutstandingAction, announce_end};
 use meshd_model::{
     fleet::{Actor, Event, EventKind},
     operations::{NodeOperation, NodeOutcome, Operation},
@@ -15,7 +15,7 @@ impl Links {
     /// next link of the node in this boot session, unless it expires before.
     pub(crate) fn add_action(&self, order: ActionOrder, session: Option<BootSessionId>) {
         let added_at = self.env.monotonic();
-        let outstanding = Outstanding { order, session, is_sent: false, added_at };
+        let outstanding = OutstandingAction { order, session, is_sent: false, added_at };
         self.inner.lock().actions.insert(outstanding.order.id, outstanding);
     }
 
@@ -30,7 +30,7 @@ impl Links {
     pub(crate) fn send_actions(&self) {
         let mut links = self.inner.lock();
         let LinksInner { entries, actions, .. } = &mut *links;
-        for Outstanding { order, session, is_sent, .. } in
+        for OutstandingAction { order, session, is_sent, .. } in
             actions.values_mut().filter(|outstanding| !outstanding.is_sent)
         {
             let Some(entry) = entries.get(&order.node) else { continue };
@@ -50,7 +50,7 @@ impl Links {
 
     /// Records the outcome of an action, and the state of its operation. A repeated outcome changes
     /// nothing and is not recorded.
-    pub(crate) async fn action_done(
+    pub(crate) async fn record_action_outcome(
         &self,
         node: NodeId,
         id: ActionId,
@@ -66,7 +66,7 @@ impl Links {
             };
             model.open_operations_of(node).find(expects).map(|(head, _)| head.id)
         };
-        let belongs_to_node = |outstanding: &Outstanding| {
+        let belongs_to_node = |outstanding: &OutstandingAction| {
             outstanding.order.node == node || !failpoint::defends("action-node")
         };
         let is_outstanding = self.inner.lock().actions.get(&id).is_some_and(belongs_to_node);

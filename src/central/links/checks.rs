@@ -75,7 +75,7 @@ impl Links {
     }
 
     /// Processes reported checks. Results of another boot are ignored.
-    pub(crate) async fn checked(
+    pub(crate) async fn record_checks(
         &self,
         link: LinkId,
         session: BootSessionId,

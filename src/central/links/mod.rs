@@ -136,7 +136,7 @@ struct LinksInner {
     entries: BTreeMap<NodeId, LinkEntry>,
     /// The last signs of life, also of nodes without a link.
     last_alive: BTreeMap<NodeId, LastAlive>,
-    actions: BTreeMap<ActionId, Outstanding>,
+    actions: BTreeMap<ActionId, OutstandingAction>,
     next: u64,
     pending_checks: Vec<PendingCheck>,
     /// Number of the last request for checks.
@@ -170,7 +170,7 @@ struct LinkEntry {
     has_unsent_spec: bool,
 }
 
-struct Outstanding {
+struct OutstandingAction {
     order: ActionOrder,
     /// The boot session in which the node executes the action.
     session: Option<BootSessionId>,
@@ -211,7 +211,7 @@ impl Links {
         }
     }
 
-    pub(crate) fn linked(&self) -> Vec<LinkedNode> {
+    pub(crate) fn linked_nodes(&self) -> Vec<LinkedNode> {
         let linked_node = |(node, entry): (&NodeId, &LinkEntry)| LinkedNode {
             node: *node,
             session: entry.session,
@@ -277,7 +277,7 @@ impl Links {
             let age = monotonic.saturating_sub(outstanding.added_at);
             age < outstanding.order.action.window()
         });
-        let is_due = |outstanding: &&mut Outstanding| {
+        let is_due = |outstanding: &&mut OutstandingAction| {
             outstanding.order.node == node
                 && outstanding.session.is_none_or(|ordered| ordered == session)
         };
@@ -342,7 +342,7 @@ impl Links {
         Some((current_certificate, session))
     }
 
-    pub(crate) fn heartbeat(&self, link: LinkId, mut heartbeat: Heartbeat) {
+    pub(crate) fn record_heartbeat(&self, link: LinkId, mut heartbeat: Heartbeat) {
         let usage = heartbeat.usage.take().map(|usage| (self.env.monotonic(), usage));
         if let Some(entry) = self.inner.lock().entries.get_mut(&link.node) {
             entry.state.heartbeat = Some(heartbeat);

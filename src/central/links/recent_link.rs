@@ -31,7 +31,7 @@ impl Links {
     }
 
     /// Records that the agent of a node stops in this boot.
-    pub(crate) async fn agent_stopped(
+    pub(crate) async fn record_agent_stop(
         &self,
         node: NodeId,
         session: BootSessionId,

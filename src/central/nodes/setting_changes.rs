@@ -30,7 +30,7 @@ pub(super) fn change_node_in(
 
 /// Assigns a profile to one node, in a transaction; the caller stores the node. A failure stages
 /// nothing.
-pub(super) fn profile_assigned(
+pub(super) fn assign_profile_in(
     tx: &mut Tx<'_>,
     mut node: Node,
     site: &Site,
@@ -69,7 +69,7 @@ fn keep_slots(
 
 /// Changes the variables of one node, in a transaction; the caller stores the node. A failure
 /// stages nothing.
-pub(super) fn vars_changed(
+pub(super) fn change_vars_in(
     tx: &mut Tx<'_>,
     mut node: Node,
     set: &Vars,
@@ -99,7 +99,7 @@ pub(super) fn vars_changed(
 
 /// Sets the override for one boot of one node, in a transaction; the caller stores the node. A
 /// failure stages nothing.
-pub(super) fn once_ordered(
+pub(super) fn set_boot_once_in(
     tx: &mut Tx<'_>,
     mut node: Node,
     site: &Site,
@@ -132,7 +132,7 @@ pub(super) fn once_ordered(
 }
 
 /// Removes the override of one node, in a transaction; the caller stores the node.
-pub(super) fn once_cleared(
+pub(super) fn clear_boot_once_in(
     tx: &mut Tx<'_>,
     mut node: Node,
     audit: &AuditContext,
@@ -144,7 +144,7 @@ pub(super) fn once_cleared(
 }
 
 /// Pins one node, in a transaction; the caller stores the node.
-pub(super) fn pinned(
+pub(super) fn pin_in(
     tx: &mut Tx<'_>,
     mut node: Node,
     generation: Generation,
@@ -164,7 +164,7 @@ pub(super) fn pinned(
 }
 
 /// Unpins one node, in a transaction; the caller stores the node.
-pub(super) fn unpinned(
+pub(super) fn unpin_in(
     tx: &mut Tx<'_>,
     mut node: Node,
     audit: &AuditContext,

@@ -13,8 +13,8 @@ use crate::{
         lifecycle::{QUARANTINED, REJECTED, change_service_in, enter_maintenance},
         naming::label_in,
         setting_changes::{
-            change_node_in, once_cleared, once_ordered, pinned, profile_assigned, unpinned,
-            vars_changed,
+            assign_profile_in, change_node_in, change_vars_in, clear_boot_once_in, pin_in,
+            set_boot_once_in, unpin_in,
         },
     },
     vms::check_no_running_work,
@@ -102,10 +102,10 @@ impl NodeOps {
                 _ => Err(OperateError::Unprepared { node: id }),
             },
             NodeOrder::AssignProfile { profile } => change_node_in(tx, id, |tx, node| {
-                profile_assigned(tx, node, &self.env.site(), profile, audit, now)
+                assign_profile_in(tx, node, &self.env.site(), profile, audit, now)
             }),
             NodeOrder::ChangeVars { set, unset } => {
-                change_node_in(tx, id, |tx, node| vars_changed(tx, node, set, unset, audit, now))
+                change_node_in(tx, id, |tx, node| change_vars_in(tx, node, set, unset, audit, now))
             }
             NodeOrder::Label { change } => label_in(tx, id, change, audit, now),
             NodeOrder::Pin { .. } => {
@@ -119,19 +119,19 @@ impl NodeOps {
                         history.record_delivery(*delivered, &protected.collect::<Vec<_>>());
                         tx.put_history(id, history);
                     }
-                    Ok(pinned(tx, node, generation, audit, now))
+                    Ok(pin_in(tx, node, generation, audit, now))
                 })
             }
-            NodeOrder::Unpin => change_node_in(tx, id, |tx, node| unpinned(tx, node, audit, now)),
+            NodeOrder::Unpin => change_node_in(tx, id, |tx, node| unpin_in(tx, node, audit, now)),
             NodeOrder::BootOnce { profile, kernel_args } => {
                 let (profile, kernel_args) = (profile.clone(), kernel_args.clone());
                 let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
                 change_node_in(tx, id, |tx, node| {
-                    once_ordered(tx, node, &self.env.site(), once, audit, now)
+                    set_boot_once_in(tx, node, &self.env.site(), once, audit, now)
                 })
             }
             NodeOrder::ClearBootOnce => {
-                change_node_in(tx, id, |tx, node| once_cleared(tx, node, audit, now))
+                change_node_in(tx, id, |tx, node| clear_boot_once_in(tx, node, audit, now))
             }
             // `start_reboots` sends it.
             NodeOrder::Reboot => Err(OperateError::Unprepared { node: id }),

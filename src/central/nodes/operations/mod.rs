@@ -277,7 +277,7 @@ impl NodeOps {
         let mut prepared = self.prepare(&ids, &head.order).await;
         let recorded = self.env.store.commit(|tx| {
             check_revisions(tx.before(), targets)?;
-            check_room(tx.before(), &head.order, targets.len())?;
+            check_capacity(tx.before(), &head.order, targets.len())?;
             tx.remove_surplus_operations(targets.len());
             tx.put_operation(head.clone());
             let mut results = BTreeMap::new();
@@ -309,7 +309,7 @@ impl NodeOps {
     ) -> Result<NodeResults, Unstored> {
         self.env.store.read(|model| {
             check_revisions(model, targets)?;
-            check_room(model, &head.order, targets.len())
+            check_capacity(model, &head.order, targets.len())
         })?;
         let mut refused = Vec::new();
         let last = targets.len().div_ceil(BATCH);
@@ -392,7 +392,7 @@ fn check_revisions(model: &Model, targets: &[BulkTarget]) -> Result<(), BulkErro
 }
 
 /// Refuses an order if too many others are not finished, unless it takes nodes out of service.
-fn check_room(model: &Model, order: &NodeOrder, added: usize) -> Result<(), BulkError> {
+fn check_capacity(model: &Model, order: &NodeOrder, added: usize) -> Result<(), BulkError> {
     let open = model.open_operation_count();
     if open + added <= MAX_OPEN_NODE_OPERATIONS || order.withdraws_pending() {
         Ok(())

@@ -270,12 +270,12 @@ async fn run_checks(
 async fn bulk_done(
     central: &Shared,
     context: &AuditContext,
-    came: NodeResults,
+    results_of_nodes: NodeResults,
     with_report: bool,
 ) -> BulkDone {
-    let mut results = Vec::with_capacity(came.len());
+    let mut results = Vec::with_capacity(results_of_nodes.len());
     let mut failed = Vec::new();
-    for (id, result) in came {
+    for (id, result) in results_of_nodes {
         results.push(match result.map_err(Refused::from) {
             Ok(node) => {
                 let report = if with_report { doctor_report(&node) } else { None };

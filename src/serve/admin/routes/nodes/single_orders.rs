@@ -78,7 +78,7 @@ async fn replace(
 ) -> Answer<Replaced> {
     let new = central.nodes.resolve(&order.new)?;
     // This call must precede the removal of the old node.
-    let outdated_settings = left_behind(&central, old)?;
+    let outdated_settings = outdated_settings_of(&central, old)?;
     central.nodes.replace(old, new, &context).await?;
     let Json(node) = node_view(&central, new)?;
     Ok(Json(Replaced { node, outdated_settings }))
@@ -86,7 +86,10 @@ async fn replace(
 
 /// Returns the settings in the site file that still refer to the old hardware: addresses reserved
 /// for its NICs.
-fn left_behind(central: &Shared, old: meshd_types::NodeId) -> Result<Vec<String>, Refused> {
+fn outdated_settings_of(
+    central: &Shared,
+    old: meshd_types::NodeId,
+) -> Result<Vec<String>, Refused> {
     let macs = central.nodes.node(old).map(|node| node.fingerprint.macs).unwrap_or_default();
     let site = central.site();
     let reserved = site.reservations.iter().filter_map(|reservation| match reservation.owner {
