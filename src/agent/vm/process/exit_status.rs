@@ -2,7 +2,7 @@
 
 use super::{
     qmp_message::{DiskError, Pause},
-    vm_state_machine::{ShutdownCause, VmEvent},
+    vm_event::{ShutdownCause, VmEvent},
 };
 use crate::vm::failure::failure;
 use meshd_proto::vm::{VmFailure, VmFailureKind, VmSpec};

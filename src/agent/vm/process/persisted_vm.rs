@@ -1,6 +1,6 @@
 //! The stored record of a VM.
 
-use super::vm_state_machine::{RestartState, VmStateMachine};
+use super::{vm_event::RestartState, vm_state_machine::VmStateMachine};
 use crate::{files, vm::vm_paths::VmPaths};
 use meshd_proto::vm::{VmReport, VmSpec};
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,6 @@ pub struct PersistedVm {
     pub spec: VmSpec,
     #[serde(default)]
     pub start: u32,
-    /// Under its former name, so that running VMs survive another agent.
-    #[serde(default, rename = "record")]
     pub restart_state: RestartState,
     /// Boot ID of the kernel that wrote it.
     #[serde(default)]

@@ -1,6 +1,6 @@
 //! Messages of the QEMU Machine Protocol (QMP), one JSON object a line. Pure.
 
-use super::vm_state_machine::ShutdownCause;
+use super::vm_event::ShutdownCause;
 use crate::vm::spec::argv::VOLUME_NODE;
 use serde_json::{Value, json};
 

@@ -8,7 +8,8 @@ use super::{
     qemu_process::WatchedProcess,
     qmp_client::{QmpSession, QmpSessionConfig},
     release_wait,
-    vm_state_machine::{SURVIVES_KILL, ShutdownCause, VmAction, VmEvent, VmStateMachine},
+    vm_event::{ShutdownCause, VmAction, VmEvent},
+    vm_state_machine::{SURVIVES_KILL, VmStateMachine},
 };
 use crate::{
     system::{self, Tree},

@@ -124,7 +124,7 @@ async fn vm_of_an_earlier_boot_is_not_started_by_its_restart_policy() {
     }
     let file = node.files(spec.uuid).join("vm.json");
     let mut stored: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    assert_eq!(stored["record"]["should_run"], true);
+    assert_eq!(stored["restart_state"]["should_run"], true);
     let boot = stored["boot"].as_str().unwrap().to_owned();
     assert_eq!(boot, fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim());
     stored["boot"] = json!("the one before");
