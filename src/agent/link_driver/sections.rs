@@ -16,9 +16,9 @@ impl Sections {
     /// Passes an entry of the desired state to the reconciler of its section.
     pub fn apply(&mut self, NodeSpec { generation, entry }: NodeSpec) {
         match entry {
-            SpecEntry::Vms(order) => self.vms.order(generation, order),
-            SpecEntry::Tasks(order) => self.tasks.order(generation, order),
-            SpecEntry::Drain(entry) => self.drain.order(generation, entry),
+            SpecEntry::Vms(entry) => self.vms.apply(generation, entry),
+            SpecEntry::Tasks(entry) => self.tasks.apply(generation, entry),
+            SpecEntry::Drain(entry) => self.drain.apply(generation, entry),
         }
     }
 

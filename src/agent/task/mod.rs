@@ -167,7 +167,7 @@ impl Tasks {
     }
 
     /// Applies the desired state of a task. `generation` is its number on the present link.
-    pub fn order(&mut self, generation: u64, TaskEntry { task, desired_state }: TaskEntry) {
+    pub fn apply(&mut self, generation: u64, TaskEntry { task, desired_state }: TaskEntry) {
         self.observed = generation;
         match desired_state {
             TaskDesiredState::Gone => match self.tasks.get(&task) {

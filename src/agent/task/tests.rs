@@ -31,7 +31,7 @@ fn removal_of_task_files_does_not_block_the_agent() {
         );
         let gone = || TaskEntry { task, desired_state: TaskDesiredState::Gone };
         for generation in [1, 2] {
-            tasks.order(generation, gone());
+            tasks.apply(generation, gone());
             let Some(FromAgent::Report(taken)) = tasks.next().now_or_never() else {
                 panic!("no report")
             };

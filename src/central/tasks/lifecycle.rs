@@ -202,13 +202,13 @@ impl Tasks {
 }
 
 /// Returns the order of the task that has a node, as it is now.
-pub(crate) fn entry_of(model: &Model, node: NodeId) -> Option<TaskEntry> {
+pub(crate) fn entry_of_node(model: &Model, node: NodeId) -> Option<TaskEntry> {
     model.task_on(node)?.entry_for(node)
 }
 
 /// Returns the order of one task for a node, as it is now. A node removes a task that does not have
 /// it.
-pub(crate) fn entry_for(model: &Model, node: NodeId, task: TaskId) -> Option<TaskEntry> {
+pub(crate) fn entry_of_task(model: &Model, node: NodeId, task: TaskId) -> Option<TaskEntry> {
     match model.task(task).filter(|task| task.holds(node)) {
         Some(task) => task.entry_for(node),
         None => Some(TaskEntry { task, desired_state: TaskDesiredState::Gone }),

@@ -23,7 +23,7 @@ mod shell;
 pub use error::TaskError;
 pub use input::InputError;
 pub use lifecycle::TaskRequest;
-pub(crate) use lifecycle::{edit_task, entry_for, entry_of};
+pub(crate) use lifecycle::{edit_task, entry_of_node, entry_of_task};
 pub(crate) use node_loss::mark_node_lost;
 pub use node_selection::TaskTarget;
 pub use shell::ShellError;

@@ -24,7 +24,7 @@ impl Tasks {
         let now = self.env.now();
         match update {
             TaskUpdate::Released { task } => {
-                self.edit_tasks(&[task], |task| task.released(node, now)).await?;
+                self.edit_tasks(&[task], |task| task.record_release(node, now)).await?;
                 self.reported.orphan_tasks.remove(node, task);
                 self.reported.removals.remove(node, task);
             }
@@ -52,7 +52,7 @@ impl Tasks {
         if let Some(task_of_node) = task_of_node {
             let state =
                 tasks.iter().find(|report| report.task == task_of_node).map(|report| &report.state);
-            self.edit_tasks(&[task_of_node], |task| task.reported(node, state, now)).await?;
+            self.edit_tasks(&[task_of_node], |task| task.apply_report(node, state, now)).await?;
         }
         let (stale, orphans): (Vec<TaskId>, Vec<TaskId>) = self.env.store.read(|model| {
             let others =

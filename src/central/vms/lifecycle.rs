@@ -8,7 +8,7 @@ use crate::vms::{
     error::VmError,
     nics::{assign_nic_addresses, check_slot_nics, is_private_address_taken},
     placement_candidates::{add_slots, candidate_nodes, slot_disks},
-    readiness::{check_startable, may_run},
+    start_checks::{check_startable, may_run},
 };
 use crate::{links::SpecPart, reported_work::UnknownWork};
 use meshd_config::{

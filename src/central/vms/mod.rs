@@ -10,7 +10,7 @@
 //! | `failover` | frees the VMs of a node that is fenced or removed, and places them elsewhere |
 //! | `nics` | MAC and IP addresses of virtual NICs |
 //! | `placement_candidates` | describes nodes as candidates of placement |
-//! | `readiness` | checks that a placed VM may start |
+//! | `start_checks` | checks that a placed VM may start |
 //! | `renamed_node` | moves the work of a node to its new ID |
 //! | `node_reports` | processes reports of nodes about their VMs |
 //! | `slots` | approves, disables and releases slots |
@@ -25,7 +25,7 @@ mod running_work_guard;
 mod failover;
 mod nics;
 mod placement_candidates;
-mod readiness;
+mod start_checks;
 mod renamed_node;
 mod node_reports;
 mod slots;

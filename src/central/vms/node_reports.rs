@@ -100,9 +100,9 @@ impl Vms {
                 self.reported.record_section(node, Section::Vms);
                 Ok(())
             }
-            VmUpdate::Released { uuid } => self.released(node, uuid).await,
+            VmUpdate::Released { uuid } => self.record_release(node, uuid).await,
             VmUpdate::ReleaseBlocked { uuid, reason } => {
-                self.release_blocked(node, uuid, reason).await
+                self.record_blocked_release(node, uuid, reason).await
             }
         }
     }
@@ -145,7 +145,7 @@ impl Vms {
             let missing_vms: Vec<Vm> = missing_vms(tx.before(), node, &vms).cloned().collect();
             for before in missing_vms {
                 let mut vm = before.clone();
-                let change = vm.missing(serves, now);
+                let change = vm.apply_absence(serves, now);
                 reordered.extend(reordered_vm(&before, &vm, node));
                 put_changed(tx, vm, node, change, now);
             }
@@ -216,7 +216,7 @@ impl Vms {
         Some(VmRequest::new(VmSpec::unknown(report.name, uuid)))
     }
 
-    async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
+    async fn record_release(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
         let now = self.env.now();
         let correlation = self.env.new_correlation();
         // Only the node knows whether units and disks are clean; it reports them when its link
@@ -260,7 +260,7 @@ impl Vms {
         Ok(())
     }
 
-    async fn release_blocked(
+    async fn record_blocked_release(
         &self,
         node: NodeId,
         uuid: SystemUuid,
@@ -346,7 +346,7 @@ pub(crate) fn record_reboot(tx: &mut Tx<'_>, node: NodeId, session: BootSessionI
             tx.put_vm(vm);
             continue;
         }
-        let change = vm.rebooted(session, serves, now);
+        let change = vm.apply_reboot(session, serves, now);
         if vm != before {
             put_changed(tx, vm, node, change, now);
         }

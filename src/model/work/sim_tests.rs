@@ -129,14 +129,17 @@ impl Rack {
                 let name = vm.name().clone();
                 vm.apply_report(VmReport::new(vm.uuid(), name, state), at);
             }),
-            Step::Missing { number } => self.edit(uuid(number), |vm| drop(vm.missing(true, at))),
+            Step::Missing { number } => {
+                self.edit(uuid(number), |vm| drop(vm.apply_absence(true, at)))
+            }
             Step::Reboot { node } => {
                 self.boot += 1;
                 let (node, session) = (self.nodes[node], BootSessionId([self.boot; 12]));
                 let own: Vec<_> =
                     self.vms.values().filter(|vm| vm.node() == Some(node)).map(Vm::uuid).collect();
-                own.into_iter()
-                    .for_each(|uuid| self.edit(uuid, |vm| drop(vm.rebooted(session, true, at))));
+                own.into_iter().for_each(|uuid| {
+                    self.edit(uuid, |vm| drop(vm.apply_reboot(session, true, at)))
+                });
             }
             Step::Delete { number } => {
                 self.edit(uuid(number), |vm| vm.desired_state = VmDesiredState::Release)

@@ -48,8 +48,8 @@ impl DrainHooks {
     }
 
     /// Applies the desired state. `generation` is its number on the present link.
-    pub fn order(&mut self, generation: u64, entry: DrainEntry) {
-        self.schedule.order(self.elapsed(), generation, entry);
+    pub fn apply(&mut self, generation: u64, entry: DrainEntry) {
+        self.schedule.apply(self.elapsed(), generation, entry);
     }
 
     /// Reports again: the link is new.

@@ -64,7 +64,7 @@ impl Schedule {
     }
 
     /// Applies an entry. The same state again, or another reason, starts nothing.
-    pub fn order(&mut self, now: Duration, generation: u64, entry: DrainEntry) {
+    pub fn apply(&mut self, now: Duration, generation: u64, entry: DrainEntry) {
         self.observed = generation;
         self.is_changed = true;
         let drains = entry.drain.is_some();
@@ -214,7 +214,7 @@ mod tests {
     fn drain_runs_until_no_work_is_left_and_resume_once() {
         use HookState::{Done, Failed, Waiting};
         let mut schedule = schedule(&["slurm"]);
-        schedule.order(at(0), 1, drain(false));
+        schedule.apply(at(0), 1, drain(false));
         assert_eq!(states(&mut schedule), Some((1, true, vec!["pending"])));
         for (now, state, next) in [
             (0, Waiting, 5),
@@ -235,7 +235,7 @@ mod tests {
             assert_eq!(schedule.due(), Some(at(next)), "after {now} s");
         }
         assert_eq!(states(&mut schedule), Some((1, true, vec!["done"])));
-        schedule.order(at(300), 2, DrainEntry::default());
+        schedule.apply(at(300), 2, DrainEntry::default());
         assert_eq!(states(&mut schedule), Some((2, false, vec!["pending"])));
         assert_eq!(run(&mut schedule, 300, Failed).as_deref(), Some("resume slurm"));
         assert_eq!(schedule.due(), Some(at(305)));
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn repeated_entry_is_reported_and_starts_nothing() {
         let mut schedule = schedule(&["slurm"]);
-        schedule.order(at(0), 1, drain(false));
+        schedule.apply(at(0), 1, drain(false));
         run(&mut schedule, 0, HookState::Done);
         assert_eq!(states(&mut schedule), Some((1, true, vec!["done"])));
         assert_eq!(states(&mut schedule), None, "it is reported once");
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(states(&mut schedule), Some((0, true, vec!["done"])));
         let mut other = drain(false);
         other.drain.as_mut().expect("an order").reason = "meshd: maintenance".to_owned();
-        schedule.order(at(1), 1, other);
+        schedule.apply(at(1), 1, other);
         assert_eq!(schedule.due(), Some(at(60)));
         assert_eq!(states(&mut schedule), Some((1, true, vec!["done"])));
     }
@@ -262,17 +262,17 @@ mod tests {
     #[test]
     fn order_to_stop_the_work_runs_waiting_hooks_at_once() {
         let mut schedule = schedule(&["slurm"]);
-        schedule.order(at(0), 1, drain(false));
+        schedule.apply(at(0), 1, drain(false));
         run(&mut schedule, 0, HookState::Waiting);
-        schedule.order(at(1), 2, drain(true));
+        schedule.apply(at(1), 2, drain(true));
         let order = schedule.begin_run(at(1)).and_then(|run| run.order);
         assert!(order.is_some_and(|order| order.stop_work));
         schedule.end_run(at(1), result(HookState::Waiting));
         // An order that comes while the hook runs is not lost.
         let mut schedule = self::schedule(&["slurm"]);
-        schedule.order(at(0), 1, drain(false));
+        schedule.apply(at(0), 1, drain(false));
         assert!(schedule.begin_run(at(0)).is_some());
-        schedule.order(at(1), 2, drain(true));
+        schedule.apply(at(1), 2, drain(true));
         schedule.end_run(at(2), result(HookState::Waiting));
         assert_eq!(schedule.due(), Some(at(1)));
     }
@@ -280,18 +280,18 @@ mod tests {
     #[test]
     fn result_of_a_run_before_the_change_of_the_order_does_not_count() {
         let mut schedule = schedule(&["slurm"]);
-        schedule.order(at(0), 1, drain(false));
+        schedule.apply(at(0), 1, drain(false));
         assert!(schedule.begin_run(at(0)).is_some());
-        schedule.order(at(1), 2, DrainEntry::default());
+        schedule.apply(at(1), 2, DrainEntry::default());
         assert_eq!(schedule.begin_run(at(1)), None, "the drain may be under way");
         schedule.end_run(at(2), result(HookState::Done));
         assert_eq!(states(&mut schedule), Some((2, false, vec!["pending"])));
         assert_eq!(run(&mut schedule, 2, HookState::Done).as_deref(), Some("resume slurm"));
         // Back and forth: the run is still the old one.
-        schedule.order(at(3), 3, drain(false));
+        schedule.apply(at(3), 3, drain(false));
         assert!(schedule.begin_run(at(3)).is_some());
-        schedule.order(at(4), 4, DrainEntry::default());
-        schedule.order(at(5), 5, drain(false));
+        schedule.apply(at(4), 4, DrainEntry::default());
+        schedule.apply(at(5), 5, drain(false));
         schedule.end_run(at(6), result(HookState::Done));
         assert_eq!(states(&mut schedule), Some((5, true, vec!["pending"])));
     }
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn hooks_run_in_order_and_a_failing_one_holds_up_no_other() {
         let mut schedule = schedule(&["10-slurm", "20-lsf"]);
-        schedule.order(at(0), 1, drain(false));
+        schedule.apply(at(0), 1, drain(false));
         assert_eq!(run(&mut schedule, 0, HookState::Failed).as_deref(), Some("drain 10-slurm"));
         assert_eq!(run(&mut schedule, 0, HookState::Done).as_deref(), Some("drain 20-lsf"));
         assert_eq!(states(&mut schedule), Some((1, true, vec!["failed", "done"])));

@@ -136,10 +136,10 @@ impl VmManager {
     }
 
     /// Queues the desired state of a VM. `generation` is its number on the present link.
-    pub fn order(&self, generation: u64, order: VmEntry) {
+    pub fn apply(&self, generation: u64, entry: VmEntry) {
         let number = OrderNumber { link: self.link, generation };
         // The task ends only together with the agent.
-        let _ = self.requests.send(ManagerRequest::Vm(number, order));
+        let _ = self.requests.send(ManagerRequest::Vm(number, entry));
     }
 
     /// Connects a console to the central node.

@@ -84,8 +84,8 @@ impl Reconciler {
             tokio::select! {
                 request = requests.recv() => match request {
                     None => return,
-                    Some(ManagerRequest::Vm(number, order)) => {
-                        self.apply_order(order).await;
+                    Some(ManagerRequest::Vm(number, entry)) => {
+                        self.apply_entry(entry).await;
                         self.observed = number;
                     }
                     Some(ManagerRequest::Console(order)) => self.open_console(order),
@@ -131,7 +131,7 @@ impl Reconciler {
         guest_login::access(spec, state, &addresses, &self.vms.files(uuid), &self.vms.config())
     }
 
-    async fn apply_order(&mut self, VmEntry { uuid, desired_state }: VmEntry) {
+    async fn apply_entry(&mut self, VmEntry { uuid, desired_state }: VmEntry) {
         match desired_state {
             VmTarget::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
                 self.vms.reservations().set_slots(slots);
@@ -170,7 +170,7 @@ impl Reconciler {
                 if self.releasing_vms.insert(uuid) {
                     let spec = pending.as_ref().map(|pending| &*pending.spec);
                     let (write_ended, release) =
-                        (self.disk_writes.cancel(uuid), self.vms.releasing(uuid, spec, disks));
+                        (self.disk_writes.cancel(uuid), self.vms.start_release(uuid, spec, disks));
                     self.releases.spawn(async move {
                         write_ended.await;
                         (uuid, release.await.map_err(|error| error.reason))

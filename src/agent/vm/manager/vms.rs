@@ -266,7 +266,7 @@ impl Vms {
 
     /// Kills a VM and removes everything that it has on this node. Succeeds if there is no such VM.
     pub async fn release(&mut self, uuid: SystemUuid) -> Result<(), ReleaseError> {
-        self.releasing(uuid, None, Vec::new()).await?;
+        self.start_release(uuid, None, Vec::new()).await?;
         self.forget(uuid);
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Vms {
     /// Like [`Vms::release`], as a future that does not borrow: call [`Vms::forget`] afterwards.
     /// `pending` is the specification of a VM whose start waits, `reported` are the disks in the
     /// order of the central node.
-    pub fn releasing(
+    pub fn start_release(
         &self,
         uuid: SystemUuid,
         pending: Option<&VmSpec>,

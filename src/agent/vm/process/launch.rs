@@ -69,7 +69,7 @@ pub async fn launch(
         .map_err(|refusal| combine_refusals(&[refusal]))?;
     let plan = reservations.reserve(spec, &host).map_err(|refusals| combine_refusals(&refusals))?;
     reservations.limit_store(config).await;
-    let launched = start(spec, &plan, &host, files, config, reservations).await;
+    let launched = start_qemu(spec, &plan, &host, files, config, reservations).await;
     if launched.is_err() {
         clean_up(spec, files, config).await;
     }
@@ -80,7 +80,7 @@ pub async fn launch(
 }
 
 /// Makes files and devices of a VM and starts QEMU. The caller removes them after an error.
-async fn start(
+async fn start_qemu(
     spec: &VmSpec,
     plan: &Plan,
     host: &resources::HostResources,
@@ -91,7 +91,7 @@ async fn start(
     let confined = confine(spec, plan, files, config, host.layers_in_memory)?;
     // Before the first program of the VM's user, such as `qemu-img`.
     tap_ports::update_filters(config, reservations).await?;
-    prepare(spec, plan, files, &confined).await?;
+    make_files(spec, plan, files, &confined).await?;
     tap_ports::make(spec, &confined, config, reservations).await?;
     ownership_marker::record_assigned(files, spec, &host.disks)
         .map_err(|error| error.to_string())?;
@@ -157,7 +157,7 @@ pub async fn clean_up(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
 }
 
 /// Makes missing files. Volumes, UEFI variables and TPM state survive a restart.
-async fn prepare(
+async fn make_files(
     spec: &VmSpec,
     plan: &Plan,
     files: &VmPaths,

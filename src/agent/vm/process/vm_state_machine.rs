@@ -11,9 +11,10 @@
 //!    A guest that cannot resume counts as crashed: the restart policy starts it again.
 //! ```
 
-pub use super::vm_event::{RestartState, ShutdownCause, VmAction, VmEvent};
-
-use super::exit_status::crash;
+use super::{
+    exit_status::crash,
+    vm_event::{RestartState, ShutdownCause, VmAction, VmEvent},
+};
 use crate::vm::failure::{failure, truncate};
 use meshd_proto::vm::{
     MAX_FAILURE_TEXT, ReportedVmState, RestartPolicy, RestartWhen, VmFailure, VmFailureKind,
@@ -126,7 +127,7 @@ impl VmStateMachine {
                     RunState::Starting { deadline: now + self.start_timeout, by_order: false };
             }
             (true, false) => {
-                self.failed(
+                self.handle_failure(
                     now,
                     failure(VmFailureKind::EndedUnseen, "QEMU ended while no agent ran"),
                 );
@@ -190,22 +191,22 @@ impl VmStateMachine {
             }
             (VmEvent::Discard, _) => return self.discard(now),
             (VmEvent::Paused { reason, resumable }, _) => {
-                return self.paused(now, reason, resumable);
+                return self.handle_pause(now, reason, resumable);
             }
-            (VmEvent::Ended { exit, log }, _) => return self.ended(now, &exit, log),
+            (VmEvent::Ended { exit, log }, _) => return self.handle_end(now, &exit, log),
             (VmEvent::Tick, _) => return self.tick(now),
             (VmEvent::GuestStartFailed(failure), RunState::Starting { .. }) => {
                 return self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure));
             }
-            (VmEvent::Refused(failure), RunState::Off) => self.refused(failure),
+            (VmEvent::Refused(failure), RunState::Off) => self.handle_refusal(failure),
             // The central node may try another node.
             (VmEvent::LaunchFailed(failure), RunState::Starting { by_order: true, .. })
                 if failure.kind == VmFailureKind::Refused =>
             {
-                self.refused(failure);
+                self.handle_refusal(failure);
             }
             (VmEvent::LaunchFailed(failure), RunState::Starting { .. }) => {
-                self.failed(now, failure)
+                self.handle_failure(now, failure)
             }
             (VmEvent::GuestRunning, RunState::Starting { .. }) => {
                 self.state = RunState::Running { since: now };
@@ -261,7 +262,7 @@ impl VmStateMachine {
 
     /// QEMU paused the guest. The restart policy resumes it after a delay. A guest that cannot
     /// resume is terminated.
-    fn paused(&mut self, now: Duration, reason: String, resumable: bool) -> Option<VmAction> {
+    fn handle_pause(&mut self, now: Duration, reason: String, resumable: bool) -> Option<VmAction> {
         let since = match self.state {
             RunState::Running { since } => Some(since),
             RunState::Paused { until: None, .. } => None,
@@ -295,7 +296,7 @@ impl VmStateMachine {
     }
 
     /// The node does not run the VM until the next order.
-    fn refused(&mut self, failure: VmFailure) {
+    fn handle_refusal(&mut self, failure: VmFailure) {
         self.state = RunState::Off;
         self.restart_state = RestartState { failure: Some(failure), ..RestartState::default() };
     }
@@ -401,12 +402,15 @@ impl VmStateMachine {
         }
     }
 
-    fn ended(&mut self, now: Duration, exit: &str, log: Vec<String>) -> Option<VmAction> {
+    fn handle_end(&mut self, now: Duration, exit: &str, log: Vec<String>) -> Option<VmAction> {
         let shutdown_cause = self.shutdown_cause.take();
         match self.state.clone() {
             RunState::Starting { .. } => {
                 let detail = format!("QEMU {exit} before the guest ran");
-                self.failed(now, VmFailure { log, ..failure(VmFailureKind::NotStarted, detail) });
+                self.handle_failure(
+                    now,
+                    VmFailure { log, ..failure(VmFailureKind::NotStarted, detail) },
+                );
             }
             RunState::Running { since } => {
                 if self.is_stable(now, since) {
@@ -415,30 +419,32 @@ impl VmStateMachine {
                 match (shutdown_cause, self.policy.when) {
                     (Some(ShutdownCause::Guest), RestartWhen::Always) => {
                         let failure = failure(VmFailureKind::Crashed, "the guest powered off");
-                        self.failed(now, VmFailure { log, ..failure });
+                        self.handle_failure(now, VmFailure { log, ..failure });
                     }
-                    (Some(ShutdownCause::Guest), _) => self.stopped(),
-                    (shutdown_cause, _) => self.failed(now, crash(shutdown_cause, exit, log)),
+                    (Some(ShutdownCause::Guest), _) => self.mark_stopped(),
+                    (shutdown_cause, _) => {
+                        self.handle_failure(now, crash(shutdown_cause, exit, log))
+                    }
                 }
             }
             RunState::Stopping { then, .. } => match then {
-                AfterStop::Stopped => self.stopped(),
+                AfterStop::Stopped => self.mark_stopped(),
                 AfterStop::Start => return self.launch(now, true),
-                AfterStop::Fail(failure) => self.failed(now, VmFailure { log, ..failure }),
+                AfterStop::Fail(failure) => self.handle_failure(now, VmFailure { log, ..failure }),
             },
-            RunState::Paused { .. } => self.failed(now, crash(shutdown_cause, exit, log)),
+            RunState::Paused { .. } => self.handle_failure(now, crash(shutdown_cause, exit, log)),
             RunState::Off | RunState::Waiting { .. } => {}
         }
         None
     }
 
-    fn stopped(&mut self) {
+    fn mark_stopped(&mut self) {
         self.state = RunState::Off;
         self.restart_state = RestartState::default();
     }
 
     /// Restarts the VM after a delay, or leaves it failed.
-    fn failed(&mut self, now: Duration, mut failure: VmFailure) {
+    fn handle_failure(&mut self, now: Duration, mut failure: VmFailure) {
         if self.may_restart() {
             self.state = RunState::Waiting {
                 until: now + restart_delay(&self.policy, self.restart_state.restarts),

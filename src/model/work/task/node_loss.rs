@@ -26,15 +26,21 @@ impl Task {
             NodeObservation::Linked(_) => {
                 (member.state, member.lost) = (MemberState::Released, false);
                 let detail = "the node booted again".to_owned();
-                self.ends(TaskState::Failed, TaskCause::NodeRebooted, detail, Some(node), now);
+                self.record_end(
+                    TaskState::Failed,
+                    TaskCause::NodeRebooted,
+                    detail,
+                    Some(node),
+                    now,
+                );
             }
             NodeObservation::Lost(why) => {
                 member.lost = true;
-                self.ends(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
+                self.record_end(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
             }
             NodeObservation::Gone(why) => {
                 (member.state, member.lost) = (MemberState::Released, false);
-                self.ends(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
+                self.record_end(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
             }
         }
         self.finish_if_free(now);

@@ -63,26 +63,26 @@ fn hydra_task_starts_head_then_proxies_and_ends_with_head() {
         matches!(role(&task, 0), Some(TaskRole::Head { hosts, ranks_per_node: 2 }) if hosts.len() == 2)
     );
     assert_eq!(want(&task, 1), None, "nobody waits for it yet");
-    task.reported(node(1), Some(&running(Some(launch()))), at(1));
+    task.apply_report(node(1), Some(&running(Some(launch()))), at(1));
     assert_eq!(task.launch, None, "only the head says how to launch");
     task = self::task(Launcher::Mpich, 2);
-    task.reported(node(0), Some(&running(Some(launch()))), at(1));
+    task.apply_report(node(0), Some(&running(Some(launch()))), at(1));
     assert_eq!(task.state, TaskState::Starting);
     let control = "10.0.0.0:4000".parse().expect("an address");
     assert_eq!(role(&task, 1), Some(TaskRole::Proxy { control, proxy: 1, launch: launch() }));
-    task.reported(node(1), Some(&running(None)), at(2));
+    task.apply_report(node(1), Some(&running(None)), at(2));
     assert_eq!((task.state, task.started_at), (TaskState::Running, Some(at(2))));
-    task.reported(node(1), Some(&TaskNodeState::Exited { code: 0 }), at(3));
+    task.apply_report(node(1), Some(&TaskNodeState::Exited { code: 0 }), at(3));
     assert_eq!(task.state, TaskState::Running, "the head has not spoken");
-    task.reported(node(0), Some(&TaskNodeState::Exited { code: 7 }), at(4));
+    task.apply_report(node(0), Some(&TaskNodeState::Exited { code: 7 }), at(4));
     assert_eq!(task.state, TaskState::Ending);
     assert_eq!(
         (want(&task, 0), want(&task, 1)),
         (Some(TaskDesiredState::Gone), Some(TaskDesiredState::Gone))
     );
-    task.released(node(0), at(5));
+    task.record_release(node(0), at(5));
     assert!(!task.holds(node(0)) && task.holds(node(1)) && !task.state.is_final());
-    task.released(node(1), at(6));
+    task.record_release(node(1), at(6));
     let end = task.end.clone().expect("decided");
     assert_eq!((task.state, end.code, task.is_open()), (TaskState::Failed, Some(7), false));
 }
@@ -91,16 +91,16 @@ fn hydra_task_starts_head_then_proxies_and_ends_with_head() {
 fn task_without_launcher_ends_with_first_failure_or_all_successes() {
     let mut all = task(Launcher::None, 2);
     assert_eq!(role(&all, 1), Some(TaskRole::Ranks { count: 2, first: 2 }));
-    all.reported(node(0), Some(&TaskNodeState::Exited { code: 0 }), at(1));
+    all.apply_report(node(0), Some(&TaskNodeState::Exited { code: 0 }), at(1));
     assert_eq!(all.end, None);
-    all.reported(node(1), Some(&TaskNodeState::Exited { code: 0 }), at(2));
+    all.apply_report(node(1), Some(&TaskNodeState::Exited { code: 0 }), at(2));
     assert_eq!(
         all.end.as_ref().map(|end| (end.state, end.code)),
         Some((TaskState::Succeeded, Some(0)))
     );
     let mut one = task(Launcher::None, 2);
-    one.reported(node(1), Some(&TaskNodeState::Exited { code: 3 }), at(1));
-    one.reported(node(0), Some(&TaskNodeState::Exited { code: 4 }), at(1));
+    one.apply_report(node(1), Some(&TaskNodeState::Exited { code: 3 }), at(1));
+    one.apply_report(node(0), Some(&TaskNodeState::Exited { code: 4 }), at(1));
     let end = one.end.expect("decided");
     assert_eq!((end.state, end.code, end.node), (TaskState::Failed, Some(3), Some(node(1))));
 }
@@ -110,7 +110,7 @@ fn lost_node_fails_task_and_stays_claimed_until_known_free() {
     let mut task = task(Launcher::Mpich, 2);
     task.observe(node(1), NodeObservation::Lost("silent".to_owned()), at(1));
     assert_eq!(want(&task, 0), Some(TaskDesiredState::Gone));
-    task.released(node(0), at(2));
+    task.record_release(node(0), at(2));
     assert_eq!(
         (task.state, task.holds(node(0)), task.holds(node(1))),
         (TaskState::Failed, false, true)
@@ -121,7 +121,7 @@ fn lost_node_fails_task_and_stays_claimed_until_known_free() {
     let mut back = task.clone();
     back.observe(node(1), NodeObservation::Linked(boot(0)), at(3));
     assert_eq!((want(&back, 1), back.holds(node(1))), (Some(TaskDesiredState::Gone), true));
-    back.released(node(1), at(4));
+    back.record_release(node(1), at(4));
     assert!(!back.is_open());
     task.observe(node(1), NodeObservation::Linked(boot(1)), at(3));
     assert!(!task.is_open(), "the node booted again: nothing is left there");
@@ -138,7 +138,7 @@ fn timer(task: &mut Task, now: Timestamp) {
 fn time_limit_is_of_the_age_and_not_of_the_clock() {
     let ages = |seconds| TaskAges { task: Duration::from_secs(seconds), ..TaskAges::default() };
     let mut long = task(Launcher::None, 1);
-    long.reported(node(0), Some(&running(None)), at(1));
+    long.apply_report(node(0), Some(&running(None)), at(1));
     for wrong in [Timestamp::EPOCH, at(4_300_000_000)] {
         long.timer(ages(599), wrong);
         assert_eq!(long.state, TaskState::Running, "{wrong}");
@@ -150,14 +150,14 @@ fn time_limit_is_of_the_age_and_not_of_the_clock() {
 #[test]
 fn task_ends_at_start_timeout_or_run_timeout() {
     let mut hangs = task(Launcher::Mpich, 2);
-    hangs.reported(node(0), Some(&running(Some(launch()))), at(1));
+    hangs.apply_report(node(0), Some(&running(Some(launch()))), at(1));
     timer(&mut hangs, at(89));
     assert_eq!(hangs.end, None);
     timer(&mut hangs, at(90));
     let end = hangs.end.expect("decided");
     assert_eq!((end.cause, end.node), (TaskCause::StartTimeout, Some(node(1))));
     let mut long = task(Launcher::None, 1);
-    long.reported(node(0), Some(&running(None)), at(1));
+    long.apply_report(node(0), Some(&running(None)), at(1));
     timer(&mut long, at(599));
     assert_eq!(long.state, TaskState::Running);
     timer(&mut long, at(600));
@@ -167,14 +167,14 @@ fn task_ends_at_start_timeout_or_run_timeout() {
 #[test]
 fn failed_proxy_ends_task_when_head_does_not_exit() {
     let mut running = task(Launcher::Mpich, 2);
-    running.reported(node(0), Some(&self::running(Some(launch()))), at(1));
-    running.reported(node(1), Some(&self::running(None)), at(2));
+    running.apply_report(node(0), Some(&self::running(Some(launch()))), at(1));
+    running.apply_report(node(1), Some(&self::running(None)), at(2));
     let limit = i64::try_from(HEAD_EXIT_LIMIT.as_secs()).expect("a few seconds");
     let exits = |code: u8| {
         let mut task = running.clone();
-        task.reported(node(1), Some(&TaskNodeState::Exited { code }), at(10));
+        task.apply_report(node(1), Some(&TaskNodeState::Exited { code }), at(10));
         // A repeated report does not change the time.
-        task.reported(node(1), Some(&TaskNodeState::Exited { code }), at(10 + limit));
+        task.apply_report(node(1), Some(&TaskNodeState::Exited { code }), at(10 + limit));
         task
     };
     let mut hangs = exits(5);
@@ -190,7 +190,7 @@ fn failed_proxy_ends_task_when_head_does_not_exit() {
     );
     assert!(end.detail.contains("exit code 5"), "{}", end.detail);
     let mut over = exits(5);
-    over.reported(node(0), Some(&TaskNodeState::Exited { code: 9 }), at(11));
+    over.apply_report(node(0), Some(&TaskNodeState::Exited { code: 9 }), at(11));
     timer(&mut over, at(10 + limit));
     assert_eq!(
         over.end.map(|end| (end.cause, end.code)),
@@ -201,7 +201,7 @@ fn failed_proxy_ends_task_when_head_does_not_exit() {
     let mut done = exits(0);
     timer(&mut done, at(10 + 2 * limit));
     assert_eq!(done.end, None);
-    done.reported(node(0), Some(&TaskNodeState::Exited { code: 0 }), at(500));
+    done.apply_report(node(0), Some(&TaskNodeState::Exited { code: 0 }), at(500));
     assert_eq!(done.end.map(|end| end.state), Some(TaskState::Succeeded));
 }
 
@@ -210,13 +210,13 @@ fn node_listed_twice_in_task_record_is_released() {
     let mut twice = task(Launcher::Mpich, 2);
     twice.members[1].node = node(0);
     twice.cancel(String::new(), at(1));
-    twice.released(node(0), at(2));
+    twice.record_release(node(0), at(2));
     assert_eq!(
         (twice.state, want(&twice, 0)),
         (TaskState::Ending, Some(TaskDesiredState::Gone)),
         "the order is repeated"
     );
-    twice.released(node(0), at(3));
+    twice.record_release(node(0), at(3));
     assert!(twice.state.is_final() && !twice.is_open());
     let mut gone = task(Launcher::None, 2);
     gone.members[1].node = node(0);
@@ -227,10 +227,10 @@ fn node_listed_twice_in_task_record_is_released() {
 #[test]
 fn task_missing_on_node_fails_only_after_its_first_report() {
     let mut task = task(Launcher::None, 1);
-    task.reported(node(0), None, at(1));
+    task.apply_report(node(0), None, at(1));
     assert_eq!(task.end, None);
-    task.reported(node(0), Some(&running(None)), at(2));
-    task.reported(node(0), None, at(3));
+    task.apply_report(node(0), Some(&running(None)), at(2));
+    task.apply_report(node(0), None, at(3));
     assert!(task.end.is_some() && task.holds(node(0)), "it says itself when it is free");
 }
 
@@ -264,16 +264,20 @@ fn happening() -> impl Strategy<Value = (u8, u8)> {
 fn happens(task: &mut Task, (what, number): (u8, u8), now: Timestamp) {
     let id = node(number);
     match what {
-        0 => task.reported(id, Some(&TaskNodeState::Starting), now),
-        1 => task.reported(id, Some(&running(None)), now),
-        2 => task.reported(id, Some(&running(Some(launch()))), now),
-        3 => task.reported(id, Some(&TaskNodeState::Exited { code: number }), now),
+        0 => task.apply_report(id, Some(&TaskNodeState::Starting), now),
+        1 => task.apply_report(id, Some(&running(None)), now),
+        2 => task.apply_report(id, Some(&running(Some(launch()))), now),
+        3 => task.apply_report(id, Some(&TaskNodeState::Exited { code: number }), now),
         4 => {
             let kind = TaskFault::Prepare;
-            task.reported(id, Some(&TaskNodeState::Failed { kind, detail: "x".repeat(9000) }), now);
+            task.apply_report(
+                id,
+                Some(&TaskNodeState::Failed { kind, detail: "x".repeat(9000) }),
+                now,
+            );
         }
-        5 => task.reported(id, None, now),
-        6 => task.released(id, now),
+        5 => task.apply_report(id, None, now),
+        6 => task.record_release(id, now),
         7 => task.observe(id, NodeObservation::Lost(String::new()), now),
         8 => task.observe(id, NodeObservation::Linked(boot(number % 2)), now),
         9 => task.observe(id, NodeObservation::There, now),
@@ -317,7 +321,7 @@ proptest! {
         task.cancel(String::new(), at(1000));
         for (number, end) in (0..).zip(ends) {
             match end {
-                0 => task.released(node(number), at(1001)),
+                0 => task.record_release(node(number), at(1001)),
                 1 => task.observe(node(number), NodeObservation::Linked(boot(9)), at(1001)),
                 _ => task.observe(node(number), NodeObservation::Gone(String::new()), at(1001)),
             }

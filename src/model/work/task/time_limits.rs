@@ -29,12 +29,12 @@ impl Task {
         if self.spec.timeout_s.is_some_and(|limit| age >= Duration::from_secs(limit)) {
             let detail =
                 format!("exceeded the time limit of {} s", self.spec.timeout_s.unwrap_or_default());
-            self.ends(TaskState::TimedOut, TaskCause::TimeLimit, detail, None, now);
+            self.record_end(TaskState::TimedOut, TaskCause::TimeLimit, detail, None, now);
         } else if self.state == TaskState::Starting && age >= START_LIMIT {
             let late = self.members.iter().find(|member| member.state == MemberState::Claimed);
             let node = late.map(|member| member.node);
             let detail = format!("does not run on all nodes after {} s", START_LIMIT.as_secs());
-            self.ends(TaskState::Failed, TaskCause::StartTimeout, detail, node, now);
+            self.record_end(TaskState::Failed, TaskCause::StartTimeout, detail, node, now);
         }
         if ages.failed_proxy >= HEAD_EXIT_LIMIT {
             self.fail_on_silent_head(now);
@@ -60,6 +60,6 @@ impl Task {
         let detail = format!(
             "the proxy of this node ended with exit code {code}, and the head has not exited since"
         );
-        self.ends(TaskState::Failed, TaskCause::ProxyFailed, detail, Some(node), now);
+        self.record_end(TaskState::Failed, TaskCause::ProxyFailed, detail, Some(node), now);
     }
 }

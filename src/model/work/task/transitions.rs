@@ -6,7 +6,7 @@ use meshd_types::{NodeId, Timestamp};
 
 impl Task {
     /// Applies a report of a node; `None` if the report does not contain this task.
-    pub fn reported(&mut self, node: NodeId, report: Option<&TaskNodeState>, now: Timestamp) {
+    pub fn apply_report(&mut self, node: NodeId, report: Option<&TaskNodeState>, now: Timestamp) {
         let is_head = self.members.first().is_some_and(|member| member.node == node);
         let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
         member.lost = false;
@@ -16,7 +16,13 @@ impl Task {
             None if member.state == MemberState::Running => {
                 let detail = "the node no longer reports the task".to_owned();
                 let fault = meshd_proto::task::TaskFault::AgentRestarted;
-                self.ends(TaskState::Failed, TaskCause::Fault(fault), detail, Some(node), now);
+                self.record_end(
+                    TaskState::Failed,
+                    TaskCause::Fault(fault),
+                    detail,
+                    Some(node),
+                    now,
+                );
             }
             None | Some(TaskNodeState::Starting) => {}
             Some(TaskNodeState::Running { launch }) => {
@@ -30,19 +36,25 @@ impl Task {
             Some(TaskNodeState::Exited { code }) => {
                 (member.state, member.code) = (MemberState::Ended, Some(*code));
                 member.ended_at.get_or_insert(now);
-                self.exited(node, is_head, *code, now);
+                self.apply_exit(node, is_head, *code, now);
             }
             Some(TaskNodeState::Failed { kind, detail }) => {
                 member.state = MemberState::Ended;
                 let detail = detail.chars().take(MAX_DETAIL).collect();
-                self.ends(TaskState::Failed, TaskCause::Fault(*kind), detail, Some(node), now);
+                self.record_end(
+                    TaskState::Failed,
+                    TaskCause::Fault(*kind),
+                    detail,
+                    Some(node),
+                    now,
+                );
             }
         }
         self.finish_if_free(now);
     }
 
     /// Records that a node has released the task.
-    pub fn released(&mut self, node: NodeId, now: Timestamp) {
+    pub fn record_release(&mut self, node: NodeId, now: Timestamp) {
         if self.end.is_none() {
             // No release was ordered, so the node never had the task; the start order is repeated.
             return;
@@ -56,7 +68,7 @@ impl Task {
     /// Cancels the task. Returns false if it has ended or ends already.
     pub fn cancel(&mut self, detail: String, now: Timestamp) -> bool {
         let first = self.end.is_none();
-        self.ends(TaskState::Cancelled, TaskCause::Cancelled, detail, None, now);
+        self.record_end(TaskState::Cancelled, TaskCause::Cancelled, detail, None, now);
         self.finish_if_free(now);
         first
     }
@@ -72,7 +84,7 @@ impl Task {
 
     /// Applies the exit on one node. With Hydra, the head decides the result; without Hydra, the
     /// first failure or the last exit.
-    fn exited(&mut self, node: NodeId, is_head: bool, code: u8, now: Timestamp) {
+    fn apply_exit(&mut self, node: NodeId, is_head: bool, code: u8, now: Timestamp) {
         let decides_result = match self.spec.launcher {
             Launcher::Mpich => is_head,
             Launcher::None => {
@@ -87,14 +99,14 @@ impl Task {
             code => (TaskState::Failed, format!("exit code {code}")),
         };
         let first = self.end.is_none();
-        self.ends(state, TaskCause::Exited, detail, (code != 0).then_some(node), now);
+        self.record_end(state, TaskCause::Exited, detail, (code != 0).then_some(node), now);
         if let Some(end) = self.end.as_mut().filter(|_| first) {
             end.code = Some(code);
         }
     }
 
     /// Records the end of the task; later causes are ignored.
-    pub(super) fn ends(
+    pub(super) fn record_end(
         &mut self,
         state: TaskState,
         cause: TaskCause,

@@ -14,7 +14,7 @@ const MAX_REASON: usize = 300;
 impl Vm {
     /// Applies a complete report of the node that does not contain this VM. `serves`: the node is
     /// in service.
-    pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
+    pub fn apply_absence(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
         self.is_reported().then_some(())?;
         let fetched = |last: &LastReport| last.state == ReportedVmState::Starting;
         if self.desired_state == VmDesiredState::Release
@@ -31,7 +31,7 @@ impl Vm {
 
     /// Applies a reboot of the node, after which nothing of the VM is there. `serves`: the node is
     /// in service.
-    pub fn rebooted(
+    pub fn apply_reboot(
         &mut self,
         session: BootSessionId,
         serves: bool,

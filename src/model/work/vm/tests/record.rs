@@ -89,14 +89,14 @@ fn vm_after_node_reboot_follows_restart_policy_once() {
     ] {
         let mut vm = placed(when, loss);
         assert_eq!(
-            vm.rebooted(BootSessionId([1; 12]), true, at(1)),
+            vm.apply_reboot(BootSessionId([1; 12]), true, at(1)),
             None,
             "the boot in which it was placed"
         );
         vm.apply_report(report(ReportedVmState::Running, 0), at(1));
-        assert!(matches!(vm.rebooted(next, true, at(2)), Some(VmChange::Lost(_))));
-        assert_eq!(vm.rebooted(next, true, at(3)), None);
-        assert_eq!(vm.missing(true, at(4)), None, "that it is not there is known");
+        assert!(matches!(vm.apply_reboot(next, true, at(2)), Some(VmChange::Lost(_))));
+        assert_eq!(vm.apply_reboot(next, true, at(3)), None);
+        assert_eq!(vm.apply_absence(true, at(4)), None, "that it is not there is known");
         let expected = if again {
             (VmDesiredState::Run, 2, VmPhase::Ordered)
         } else {
@@ -111,9 +111,9 @@ fn vm_after_node_reboot_follows_restart_policy_once() {
 #[test]
 fn vm_missing_on_node_is_lost_only_after_its_first_report() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
-    assert_eq!(vm.missing(true, at(1)), None, "the order may be under way");
+    assert_eq!(vm.apply_absence(true, at(1)), None, "the order may be under way");
     vm.apply_report(report(ReportedVmState::Running, 0), at(2));
-    assert!(matches!(vm.missing(true, at(3)), Some(VmChange::Lost(_))));
+    assert!(matches!(vm.apply_absence(true, at(3)), Some(VmChange::Lost(_))));
     assert_eq!((vm.desired_state, vm.phase(true)), (VmDesiredState::Stop, VmPhase::Failed));
 }
 
@@ -178,7 +178,7 @@ fn vm_is_settled_only_by_report_of_its_current_start() {
 fn vm_missing_while_starting_is_ordered_again() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     vm.apply_report(report(ReportedVmState::Starting, 0), at(1));
-    assert_eq!(vm.missing(true, at(2)), None);
+    assert_eq!(vm.apply_absence(true, at(2)), None);
     assert_eq!(
         (vm.desired_state, vm.phase(true), vm.is_settled()),
         (VmDesiredState::Run, VmPhase::Ordered, false)
