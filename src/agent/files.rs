@@ -78,7 +78,8 @@ fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
     if meshd_proto::is_supported_version(version) {
         return Ok(());
     }
-    let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);
+    let oldest = meshd_proto::OLDEST;
+    let ours = meshd_proto::VERSION;
     let detail =
         format!("unsupported version {version}: this agent reads versions {oldest} to {ours}");
     Err(FileError::Content { path: path.to_owned(), detail })

@@ -341,8 +341,8 @@ impl<W: Write> BackupArchive<W> {
     }
 
     fn finish(mut self, manifest: Manifest) -> Result<Manifest, BackupError> {
-        let (members, left_out) =
-            (std::mem::take(&mut self.members), std::mem::take(&mut self.left_out));
+        let members = std::mem::take(&mut self.members);
+        let left_out = std::mem::take(&mut self.left_out);
         let manifest = Manifest { members, left_out, ..manifest };
         let text = serde_json::to_vec(&manifest).expect("plain data");
         let path = Path::new(MANIFEST);

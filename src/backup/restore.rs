@@ -103,7 +103,9 @@ pub(super) fn unpack_whole(
     space: u64,
 ) -> Result<Manifest, BackupError> {
     make_folder(staging).map_err(failed("make the folder", staging))?;
-    let (mut links, mut modes, mut left) = (BTreeMap::new(), BTreeMap::new(), Some(space));
+    let mut links = BTreeMap::new();
+    let mut modes = BTreeMap::new();
+    let mut left = Some(space);
     let manifest = read(path, key, |member, mode, unpacked| {
         let path = staging.join(member.relative());
         make_parents(staging, member)?;
@@ -159,7 +161,8 @@ fn make_parents(staging: &Path, member: &SafePath) -> io::Result<()> {
 
 /// Rewrites the site file: its paths refer to the restored files beside it.
 fn rewrite_site(staging: &Path) -> Result<(), BackupError> {
-    let (file, original) = (staging.join("site.toml"), staging.join(ORIGINAL));
+    let file = staging.join("site.toml");
+    let original = staging.join(ORIGINAL);
     let text = fs::read_to_string(&file).map_err(failed("read", &file))?;
     let mut site: DocumentMut =
         text.parse().map_err(|error| BackupError::Site(format!("{error}")))?;

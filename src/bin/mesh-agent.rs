@@ -247,8 +247,8 @@ fn run(paths: Paths, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
 
 async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (mut terminate, mut interrupt) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     shutdown.cancel();
     Ok(())
@@ -284,7 +284,8 @@ fn doctor(paths: &Paths, output: ReportFormat) -> anyhow::Result<ExitCode> {
     let boot = files::boot(&paths.boot_file, &config)?;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let now = Timestamp::from_millis(i64::try_from(since.as_millis())?);
-    let (tree, clock) = (Tree::new(&paths.root), checks::CentralClock::load(&paths.state_dir));
+    let tree = Tree::new(&paths.root);
+    let clock = checks::CentralClock::load(&paths.state_dir);
     let ran = checks::report(&tree, &paths.vm_dir, &config, &boot, clock, now);
     let units = ran.resources.map(|resources| resources.units).unwrap_or_default();
     let report = meshd_proto::DoctorReport::new(now, ran.session, ran.checks, &units);

@@ -23,7 +23,8 @@ impl InterfaceNetwork {
 pub fn all() -> Vec<InterfaceNetwork> {
     let ipv4 = |of: Option<nix::sys::socket::SockaddrStorage>| Some(of?.as_sockaddr_in()?.ip());
     let network = |entry: nix::ifaddrs::InterfaceAddress| {
-        let (address, mask) = (ipv4(entry.address)?, ipv4(entry.netmask)?);
+        let address = ipv4(entry.address)?;
+        let mask = ipv4(entry.netmask)?;
         let prefix_len = u8::try_from(u32::from(mask).leading_ones()).ok()?;
         Some(InterfaceNetwork { interface: entry.interface_name, address, prefix_len })
     };

@@ -147,7 +147,8 @@ fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentSettin
         Some(table) => agent(document, table),
         None => (!root.has("agent")).then(default_agent),
     };
-    let (http, agent) = (http?, agent?);
+    let http = http?;
+    let agent = agent?;
     if agent.port == http {
         let written = [&tables.1, &tables.0].into_iter().flatten().find(|table| table.has("port"));
         let position = written.map_or_else(|| root.own_position(), |table| table.position("port"));
@@ -161,7 +162,8 @@ fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentSettin
 }
 
 fn default_agent() -> AgentSettings {
-    let (heartbeat, offline_after) = (Duration::from_secs(30), Duration::from_secs(60));
+    let heartbeat = Duration::from_secs(30);
+    let offline_after = Duration::from_secs(60);
     AgentSettings { port: 8443, heartbeat, offline_after, root_tasks: true, binary: None }
 }
 
@@ -178,7 +180,8 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
     if let (Some(heartbeat), Some(offline)) = (heartbeat, offline_after)
         && heartbeat >= offline
     {
-        let (beat, silent) = (write_duration(heartbeat), write_duration(offline));
+        let beat = write_duration(heartbeat);
+        let silent = write_duration(offline);
         let message = format!("a node that speaks every {beat} would be offline after {silent}");
         document.fault(
             &at,
@@ -186,7 +189,8 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
             format!("make offline_after at least {}", write_duration(heartbeat * 2)),
         );
     }
-    let (heartbeat, offline_after) = (heartbeat?, offline_after?);
+    let heartbeat = heartbeat?;
+    let offline_after = offline_after?;
     Some(AgentSettings { port: port?, heartbeat, offline_after, root_tasks: root_tasks?, binary })
 }
 
@@ -213,7 +217,9 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
     let consoles = boot.has("consoles").then_some(consoles);
     let max_loading =
         or(&boot, "max_loading", boot.integer("max_loading", MAX_LOADING), default.max_loading);
-    let (kernel_transport, delivery, loaders_dir) = (kernel_transport?, delivery?, loaders_dir?);
+    let kernel_transport = kernel_transport?;
+    let delivery = delivery?;
+    let loaders_dir = loaders_dir?;
     let netconsole_port = boot.integer("netconsole_port", 1024..=65_535_u16).map(|port| port.value);
     let max_loading = max_loading?;
     Some(Boot { kernel_transport, delivery, loaders_dir, consoles, max_loading, netconsole_port })

@@ -75,7 +75,8 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
             .iter()
             .find(is_booted)
             .is_some_and(|segment| segment.mode != DhcpMode::Off);
-        let (http_port, agent_port) = (site.http.port, site.agent.port);
+        let http_port = site.http.port;
+        let agent_port = site.agent.port;
         let address = watch::Sender::new(bound.address);
         let netconsole_port = site.boot.netconsole_port.filter(|_| boots);
         let plan = SegmentPlan {
@@ -128,7 +129,9 @@ impl SegmentPlan {
         let netconsole_port = self.netconsole_port;
         tracing::info!(interface, %address, http = http_port, "segment is served");
         let mut tasks = DaemonTasks::default();
-        let (shared, name, token) = (central.clone(), interface.clone(), stop.clone());
+        let shared = central.clone();
+        let name = interface.clone();
+        let token = stop.clone();
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, &name, tftp, token).await?) });
         let limits = http::Limits { connections: connections.http, ..http::Limits::default() };
         tasks.spawn_infallible(

@@ -75,7 +75,8 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
     let localhost = || tokio::sync::watch::Sender::new(std::net::Ipv4Addr::LOCALHOST).subscribe();
     let boot_address = bound.segments.first().map_or_else(localhost, Segment::address);
     tasks.spawn_infallible("DHCP", dhcp::run(central.clone(), bound.dhcp, stop.clone()));
-    let (observed, stopped) = (central.clone(), stop.clone());
+    let observed = central.clone();
+    let stopped = stop.clone();
     tasks.spawn_infallible("LAN observation", async move {
         stopped.run_until_cancelled(observed.watch_lan()).await;
         observed.close_lan();
@@ -92,7 +93,8 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
     let admin =
         admin::run(central.clone(), bound.admin, boot_address, recorder.clone(), stop.clone());
     tasks.spawn_infallible("admin API", admin);
-    let (watched, stopped) = (central.clone(), stop.clone());
+    let watched = central.clone();
+    let stopped = stop.clone();
     tasks.spawn_infallible("watch", async move {
         let mut interval = tokio::time::interval(WATCH_INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -111,7 +113,8 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
         }
     });
     tasks.spawn_infallible("console logs", central.nodes.clone().record_consoles(stop.clone()));
-    let (rollouts, stopped) = (central.rollouts.clone(), stop.clone());
+    let rollouts = central.rollouts.clone();
+    let stopped = stop.clone();
     tasks.spawn_infallible("rollouts", async move {
         let mut interval = tokio::time::interval(WATCH_INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -120,7 +123,8 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
         }
     });
     tasks.spawn_infallible("time series", sample_series(central.series.clone(), stop.clone()));
-    let (generations, stopped) = (central.generations.clone(), stop.clone());
+    let generations = central.generations.clone();
+    let stopped = stop.clone();
     tasks.spawn_infallible("generations", async move {
         generations.archive_revisions().await;
         loop {

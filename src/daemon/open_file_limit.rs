@@ -32,7 +32,8 @@ impl Connections {
     pub(super) fn of(files: u64, segments: usize) -> Self {
         let files = if failpoint::defends("descriptor-reserve") { files } else { u64::MAX >> 8 };
         let left = usize::try_from(files - RESERVED.min(files / 4)).unwrap_or(usize::MAX >> 8);
-        let (of_segment, segments) = (left / 100, segments.max(1));
+        let of_segment = left / 100;
+        let segments = segments.max(1);
         Connections {
             http: (of_segment * 30 / segments).clamp(8, http::Limits::default().connections),
             agent: (of_segment * 60 / segments).clamp(16, agent::MAX_CONNECTIONS),

@@ -49,7 +49,8 @@ fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
     fs::create_dir_all(to).map_err(LabError::file("make", to))?;
     for entry in fs::read_dir(from).map_err(LabError::file("read", from))? {
         let entry = entry.map_err(LabError::file("read", from))?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let source = entry.path();
+        let target = to.join(entry.file_name());
         let kind = entry.file_type().map_err(LabError::file("read", &source))?;
         if kind.is_dir() {
             copy(&source, &target)?;

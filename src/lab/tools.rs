@@ -37,7 +37,9 @@ impl Tools {
     pub fn locate(loaders_dir: &Path) -> Result<Self, LabError> {
         let facts = NODE_ARCHITECTURE.facts();
         let uefi = &facts.installed_uefi[0];
-        let (ip, qemu, ovmf) = (find("ip"), find(facts.qemu), Ovmf::locate());
+        let ip = find("ip");
+        let qemu = find(facts.qemu);
+        let ovmf = Ovmf::locate();
         let rom = ROMS.iter().any(|rom| Path::new(rom).exists());
         let loader = loaders_dir.join(UEFI_LOADER);
         let needs = [

@@ -141,7 +141,8 @@ impl DoctorReport {
     }
 
     fn summary(&self) -> String {
-        let (ready, total) = (self.units_ready, self.units_total);
+        let ready = self.units_ready;
+        let total = self.units_total;
         format!(
             "failures={} warnings={} {ready}/{total} GPU unit(s) ready\n",
             self.failures, self.warnings

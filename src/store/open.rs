@@ -58,8 +58,9 @@ impl Store {
 /// Refuses a missing store if the site has a certificate authority: then the site is not new.
 /// Returns the file with which an operator confirmed an empty store.
 fn check_new(state_dir: &Path) -> Result<Option<PathBuf>, StoreError> {
-    let (path, authority, confirm) =
-        (state_dir.join(FOLDER), state_dir.join(AUTHORITY), state_dir.join(CONFIRM));
+    let path = state_dir.join(FOLDER);
+    let authority = state_dir.join(AUTHORITY);
+    let confirm = state_dir.join(CONFIRM);
     let is_empty =
         |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
     if !is_empty(&path) || is_empty(&authority) || !failpoint::defends("missing-store") {

@@ -315,7 +315,8 @@ impl<F: Copy> Engine<F> {
 
     fn perform(&mut self, client: SocketAddrV4, action: TransferAction, out: &mut Effects<F>) {
         let Some(entry) = self.transfers.get(&client) else { return };
-        let (transfer, id) = (&entry.transfer, entry.id);
+        let transfer = &entry.transfer;
+        let id = entry.id;
         let to = Client { address: client, origin: entry.origin };
         match action {
             TransferAction::Nothing => {}
@@ -325,7 +326,8 @@ impl<F: Copy> Engine<F> {
                 }
             }
             TransferAction::Blocks { first, count, resent } => {
-                let (file, block) = (transfer.file.clone(), transfer.negotiated.block);
+                let file = transfer.file.clone();
+                let block = transfer.negotiated.block;
                 out.sends.push(Transmission {
                     to,
                     payload: Payload::Blocks { file, block, first, count, resent },

@@ -53,7 +53,8 @@ impl WebIdentity {
         now: Timestamp,
     ) -> Result<Self, TrustError> {
         files::make_folder(folder)?;
-        let (certificate, key) = (folder.join(CERTIFICATE_FILE), folder.join(KEY_FILE));
+        let certificate = folder.join(CERTIFICATE_FILE);
+        let key = folder.join(KEY_FILE);
         if files::read(&certificate)?.is_none() {
             let pair = KeyPair::generate().map_err(TrustError::crypto("a P-256 key"))?;
             let made = params(address, now)?

@@ -66,7 +66,8 @@ impl Timestamp {
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.to_datetime();
-        let (date, millis) = (at.date(), at.millisecond());
+        let date = at.date();
+        let millis = at.millisecond();
         write!(f, "{date}T{:02}:{:02}:{:02}.{millis:03}Z", at.hour(), at.minute(), at.second())
     }
 }

@@ -25,7 +25,8 @@ fn read_log(tree: &Tree) -> String {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(flags).open(tree.path("/dev/kmsg"));
     let Ok(mut file) = file else { return String::new() };
-    let (mut log, mut record) = (Vec::new(), [0; RECORD]);
+    let mut log = Vec::new();
+    let mut record = [0; RECORD];
     let mut overruns = 0;
     while log.len() < MAX_LOG {
         match file.read(&mut record) {

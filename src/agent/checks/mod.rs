@@ -162,7 +162,8 @@ fn memory(context: &Context) -> Check {
     if memory.total_kib == 0 {
         return warn(NAME, "/proc/meminfo is not readable", "mount /proc");
     }
-    let (available, total) = (memory.available_kib / 1024, memory.total_kib / 1024);
+    let available = memory.available_kib / 1024;
+    let total = memory.total_kib / 1024;
     let workload = workload_memory::memory(context) >> 20;
     let used =
         if workload > 0 { format!(", {workload} MiB used by workloads") } else { String::new() };

@@ -57,7 +57,8 @@ fn run(context: Context, checks: &[CheckFn], deadline: Instant) -> Vec<Check> {
     // A thread may outlive the run.
     let context = Arc::new(context);
     let start = |(name, check): (&'static str, &CheckFn)| {
-        let (thread_context, check) = (context.clone(), *check);
+        let thread_context = context.clone();
+        let check = *check;
         (
             name,
             source::read(&context.tree, &format!("check {name}"), move |_| check(&thread_context)),

@@ -61,7 +61,8 @@ fn has_zero_edges(path: &Path) -> io::Result<bool> {
 }
 
 fn is_zero_for(file: &mut File, mut remaining: u64) -> io::Result<bool> {
-    let (mut chunk, mut is_zero) = (vec![0; CHUNK], true);
+    let mut chunk = vec![0; CHUNK];
+    let mut is_zero = true;
     while remaining > 0 {
         let length = chunk.len().min(usize::try_from(remaining).unwrap_or(CHUNK));
         file.read_exact(&mut chunk[..length])?;
@@ -98,7 +99,9 @@ fn parse_signatures(text: &str) -> Vec<String> {
         let value: String = line.chars().filter(|c| c.is_ascii_graphic()).take(MAX_VALUE).collect();
         (!value.is_empty()).then_some(value)
     };
-    let (kind, usage, table) = (value("TYPE"), value("USAGE"), value("PTTYPE"));
+    let kind = value("TYPE");
+    let usage = value("USAGE");
+    let table = value("PTTYPE");
     let kind = kind.map(|kind| match (kind.as_str(), usage.as_deref()) {
         ("swap", _) => "swap space".to_owned(),
         (_, Some("filesystem")) => format!("{kind} file system"),

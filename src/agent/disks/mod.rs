@@ -90,7 +90,8 @@ fn read_disks(
 ) -> Vec<(DiskFacts, Option<String>)> {
     let deadline = Instant::now() + source::DEADLINE;
     let start = |name: String| {
-        let (disk_name, content_name) = (name.clone(), name.clone());
+        let disk_name = name.clone();
+        let content_name = name.clone();
         let facts =
             source::read(tree, &format!("facts of disk {name}"), move |tree| disk(tree, disk_name));
         let content = source::read(tree, &format!("content of disk {name}"), move |tree| {

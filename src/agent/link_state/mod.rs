@@ -253,8 +253,8 @@ impl LinkStateMachine {
         random: u32,
         response: EnrolResponse,
     ) -> Vec<Effect> {
-        let (was_enrolling, needed_renewal) =
-            (matches!(self.state, State::Enrolling), self.needs_renewal);
+        let was_enrolling = matches!(self.state, State::Enrolling);
+        let needed_renewal = self.needs_renewal;
         self.certificate = Some(Validity::from_response(&response, now.wall));
         let is_expired = response.life_s == 0;
         self.needs_renewal = false;

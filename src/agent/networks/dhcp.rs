@@ -103,7 +103,9 @@ fn parse(packet: &[u8]) -> Option<Request<'_>> {
         return None;
     }
     let mac = MacAddr(header.chaddr().try_into().ok()?);
-    let (mut kind, mut requested_address, mut server_id) = (None, None, None);
+    let mut kind = None;
+    let mut requested_address = None;
+    let mut server_id = None;
     let mut rest = Decoder::new(packet.get(HEADER..)?);
     while let Ok(code) = rest.read_u8() {
         let code = OptionCode::from(code);

@@ -47,7 +47,8 @@ pub fn clear_of(uid: u32) -> Result<(), String> {
 /// it.
 pub fn clear(uid: u32) -> Result<(), String> {
     let Some(mut session) = join_session()? else { return Ok(()) };
-    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+    let user = Uid::from_raw(uid);
+    let group = Gid::from_raw(uid);
     set_thread_res_gid(group, group, group)
         .and_then(|()| set_thread_res_uid(user, user, user))
         .map_err(|error| format!("cannot become user {uid}: {error}"))?;

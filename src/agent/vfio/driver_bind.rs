@@ -43,7 +43,8 @@ pub fn bind(
     record(tree, &before)?;
     let mut results = Vec::new();
     for unit in before {
-        let (mut newly_bound, mut errors) = (0, Vec::new());
+        let mut newly_bound = 0;
+        let mut errors = Vec::new();
         if unit.state == UnitState::Unbound && unit.group.is_some() {
             for member in
                 unit.members.iter().filter(|member| member.driver.as_deref() != Some(DRIVER))

@@ -95,7 +95,8 @@ fn default_routes(tree: &Tree) -> BTreeSet<String> {
     let v6 = tree.read("/proc/net/ipv6_route").unwrap_or_default();
     let v6 = v6.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
-        let (net, prefix) = (fields.next()?, fields.next()?);
+        let net = fields.next()?;
+        let prefix = fields.next()?;
         let default = prefix == "00" && net.bytes().all(|c| c == b'0');
         fields.next_back().filter(|interface| default && *interface != "lo").map(str::to_owned)
     });

@@ -141,9 +141,11 @@ impl Reservations {
 
     /// Limits a store in memory to the memory that is free now.
     pub async fn limit_store(&self, config: &Arc<HostConfig>) {
-        let (config, reservations) = (config.clone(), self.clone());
+        let config = config.clone();
+        let reservations = self.clone();
         let limited = tokio::task::spawn_blocking(move || {
-            let (tree, machines) = (Tree::new(&config.root), &config.vms_dir);
+            let tree = Tree::new(&config.root);
+            let machines = &config.vms_dir;
             let used = capacity::space(machines)?.used;
             capacity::limit_store(
                 machines,

@@ -44,7 +44,8 @@ impl Admin {
 
     /// Returns the valid token with this text. Found by its hash, then compared in constant time.
     pub fn api_token(&self, text: &str) -> Option<ApiToken> {
-        let (hash, now) = (Digest::of(text.as_bytes()), self.env.now());
+        let hash = Digest::of(text.as_bytes());
+        let now = self.env.now();
         let found = self.env.store.read(|model| model.api_token(&hash).cloned());
         found.filter(|token| token.matches(text) && !token.is_over(now))
     }

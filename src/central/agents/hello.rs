@@ -22,7 +22,9 @@ pub(crate) fn record_hello(
     from: IpAddr,
     now: Timestamp,
 ) {
-    let (mut change, mut changed_parts, mut is_newly_outdated) = (None, None, false);
+    let mut change = None;
+    let mut changed_parts = None;
+    let mut is_newly_outdated = false;
     let outdated = (hello.version < VERSION).then(|| {
         format!(
             "its agent has protocol version {}, this meshd has {VERSION}; boot the node",
@@ -47,7 +49,8 @@ pub(crate) fn record_hello(
         tx.event(raised_event(ConditionKind::HardwareChanged, detail));
     }
     let mut history = tx.history(peer.node);
-    let (before, mut drift_events) = (history.clone(), ConditionChanges::new());
+    let before = history.clone();
+    let mut drift_events = ConditionChanges::new();
     tx.edit_node(peer.node, |node: &mut Node| {
         // The new certificate was used, so the old one becomes void.
         node.certificates = vec![peer_certificate(peer)];

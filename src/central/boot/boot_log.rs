@@ -112,7 +112,8 @@ impl BootService {
         if !self.admits_log(session, LogWriter::Console, text.len() as u64) {
             return false;
         }
-        let (logs, when) = (Arc::clone(&self.logs), self.env.now());
+        let logs = Arc::clone(&self.logs);
+        let when = self.env.now();
         let stored = spawn_blocking(move || {
             text.chunks(MAX_CONSOLE_PIECE).try_for_each(|piece| {
                 let data = Piece::from_bytes(piece.to_vec());
@@ -150,7 +151,8 @@ impl BootService {
         if !self.admits_log(session, LogWriter::Netconsole, text.len() as u64) {
             return;
         }
-        let (logs, when) = (Arc::clone(&self.logs), self.env.now());
+        let logs = Arc::clone(&self.logs);
+        let when = self.env.now();
         let data = Piece::Text(text);
         let line = LogLine { when, node, stream: LogSource::Netconsole, at: 0, data };
         let stored = spawn_blocking(move || logs.append_next(session, line)).await;

@@ -20,7 +20,8 @@ impl BootService {
                 return None;
             }
             let record = |mac| self.nic_record(model, &snapshot, mac);
-            let (mut nics, mut removed_leases) = (BTreeMap::new(), Vec::new());
+            let mut nics = BTreeMap::new();
+            let mut removed_leases = Vec::new();
             let changes = since.and_then(|since| model.dhcp_record_changes_since(since));
             let is_complete = changes.is_none();
             match changes {
@@ -51,7 +52,8 @@ impl BootService {
         snapshot: &SiteSnapshot,
         mac: MacAddr,
     ) -> Option<NicRecord> {
-        let (vm, node) = (model.reserved_nic(mac), model.node_of_mac(mac));
+        let vm = model.reserved_nic(mac);
+        let node = model.node_of_mac(mac);
         let boot = model
             .newest_session(mac)
             .and_then(|session| Some((session.address?, session.holds_address_until()?)));

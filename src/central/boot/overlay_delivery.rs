@@ -85,7 +85,8 @@ impl BootService {
         client: impl Into<LanClient>,
     ) -> Result<OverlayTransfer, OverlayDenied> {
         let client = client.into();
-        let (now, from) = (self.env.now(), client.ipv4());
+        let now = self.env.now();
+        let from = client.ipv4();
         // A request of another machine must not occupy the capability, even while its alarm is
         // recorded.
         let probed = self.enrolment.capabilities.lock().probe(now, capability, from);
@@ -192,8 +193,9 @@ impl BootService {
         from: Ipv4Addr,
         detail: String,
     ) {
-        let (node, session, cause) =
-            (Some(grant.node), Some(grant.session), format!("overlay by {from}"));
+        let node = Some(grant.node);
+        let session = Some(grant.session);
+        let cause = format!("overlay by {from}");
         self.env.alarm(Alarm { kind, node, session, cause, detail }).await;
     }
 
@@ -253,9 +255,10 @@ impl BootService {
                 return Err(OverlayDenied::Gone);
             }
             remove_tokens(tx, grant.node);
-            let (full_generation, has_secrets) =
-                (pending.generation, !pending.overlay.secrets.is_empty());
-            let (mut generation, mut protected) = (full_generation, [None, None]);
+            let full_generation = pending.generation;
+            let has_secrets = !pending.overlay.secrets.is_empty();
+            let mut generation = full_generation;
+            let mut protected = [None, None];
             let admitted = tx.edit_node(grant.node, |node| {
                 if has_secrets && !node.phase.is_admitted() {
                     generation = without_secrets(full_generation);

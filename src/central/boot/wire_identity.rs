@@ -147,7 +147,8 @@ impl BootService {
 
     async fn wire_alarm(&self, node: Option<NodeId>, source: MacAddr, detail: String) {
         let session = node.and_then(|node| self.env.store.read(|model| model.node(node)?.boot));
-        let (kind, cause) = (ConditionKind::BootImpersonated, format!("segment from {source}"));
+        let kind = ConditionKind::BootImpersonated;
+        let cause = format!("segment from {source}");
         self.env.alarm(Alarm { kind, node, session, cause, detail }).await;
     }
 

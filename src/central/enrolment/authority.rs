@@ -103,7 +103,8 @@ impl Enrolment {
             return Err(RotateError::NeedsNoEnrolment);
         }
         let _guard = self.authority.changing.lock().await;
-        let (current, now) = (self.authority(), self.env.now());
+        let current = self.authority();
+        let now = self.env.now();
         let orders = if enrol_again { self.enrolment_orders(now).await? } else { Vec::new() };
         let old = current.active().to_owned();
         let rotated = tokio::task::spawn_blocking(move || current.rotated(grace, now)).await;
@@ -208,7 +209,9 @@ impl Enrolment {
     /// Removes roots whose grace time is over.
     pub(crate) async fn remove_expired_roots(&self) {
         let Ok(mut last_check) = self.authority.changing.try_lock() else { return };
-        let (current, previous, now) = (self.authority(), *last_check, self.env.now());
+        let current = self.authority();
+        let previous = *last_check;
+        let now = self.env.now();
         let aged = tokio::task::spawn_blocking(move || current.aged(previous, now)).await;
         match aged {
             Ok(Ok(Some(aged))) => {
@@ -271,7 +274,8 @@ impl Enrolment {
         let detail = format!(
             "{from} {problem}; boot the node again, or give it a token: meshd token create {node}"
         );
-        let (kind, cause) = (ConditionKind::StaleCa, format!("stale_ca {from}"));
+        let kind = ConditionKind::StaleCa;
+        let cause = format!("stale_ca {from}");
         self.env
             .alarm(Alarm { kind, node: known.then_some(node), session: None, cause, detail })
             .await;

@@ -69,7 +69,8 @@ impl Enrolment {
         let takeover = node.filter(|_| !self.is_enrolment_ordered(&stored));
         let takeover =
             takeover.and_then(|node| self.describe_takeover(&node, request.session, issued.key));
-        let (audit, snapshot) = (self.env.node_audit_context(Verb::Enrol), self.env.snapshot());
+        let audit = self.env.node_audit_context(Verb::Enrol);
+        let snapshot = self.env.snapshot();
         let mac = client.local_mac();
         let redeemed = self.env.store.commit(|tx| {
             // Found by its hash, then compared in constant time.
@@ -309,7 +310,8 @@ impl Enrolment {
         {
             let known = self.env.store.read(|model| model.node(token.node).is_some());
             let detail = describe_replay(*refused, token, request, from, key);
-            let (node, session) = (known.then_some(token.node), Some(token.session));
+            let node = known.then_some(token.node);
+            let session = Some(token.session);
             self.env
                 .alarm(Alarm {
                     kind: ConditionKind::CapabilityReplayed,
@@ -320,7 +322,8 @@ impl Enrolment {
                 })
                 .await;
         } else if let TokenRejection::OtherMachine(wire) = &why {
-            let (kind, session) = (ConditionKind::BootImpersonated, Some(request.session));
+            let kind = ConditionKind::BootImpersonated;
+            let session = Some(request.session);
             let detail = format!("a token of {} came from {from}: {wire}", request.node);
             self.env.alarm(Alarm { kind, node: Some(request.node), session, cause, detail }).await;
         } else if self.env.allows(&cause) {
@@ -363,7 +366,8 @@ fn describe_replay(
         }
         None => "not used yet".to_owned(),
     };
-    let (of, session) = (token.node, token.session);
+    let of = token.node;
+    let session = token.session;
     format!(
         "{refused}: of {of} in boot {session}, {before}; now presented by {from} as {} with key {}",
         request.node,

@@ -53,7 +53,8 @@ impl Enrolment {
         authority: CertificateAuthority,
     ) -> Self {
         let authority = Authority::new(authority, env.now());
-        let (capabilities, pending) = (Leaf::default(), PendingConnections::default());
+        let capabilities = Leaf::default();
+        let pending = PendingConnections::default();
         Enrolment {
             env,
             links,

@@ -150,7 +150,8 @@ impl Enrolment {
             let node = hello.node;
             let detail = format!("{from} waits as {node}, which has no boot session");
             tracing::warn!(%node, %from, "a machine without boot session waits for approval");
-            let (now, kind) = (self.env.now(), EventKind::EnrolRefused);
+            let now = self.env.now();
+            let kind = EventKind::EnrolRefused;
             let event = Event::new(now, Actor::Stranger, kind, detail);
             self.env.record(event.of_node(is_known.then_some(node))).await;
         }
@@ -160,7 +161,8 @@ impl Enrolment {
     async fn pending_alarm(&self, hello: &PendingHello, from: IpAddr, wire: Option<String>) {
         let why = wire.unwrap_or_else(|| "not the address of that boot session".to_owned());
         let detail = format!("{from} waits as {} of boot {}: {why}", hello.node, hello.session);
-        let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
+        let kind = ConditionKind::BootImpersonated;
+        let cause = format!("pending from {from}");
         self.env.alarm(Alarm { kind, node: Some(hello.node), session: None, cause, detail }).await;
     }
 
@@ -221,8 +223,10 @@ impl PendingConnection {
             .any(|entry| entry.node == self.node && entry.key != self.key);
         if has_conflict {
             let detail = format!("two keys wait for {}; neither receives a certificate", self.node);
-            let (kind, cause) = (ConditionKind::IdCollision, format!("pending {}", self.node));
-            let (node, session) = (Some(self.node), Some(self.session));
+            let kind = ConditionKind::IdCollision;
+            let cause = format!("pending {}", self.node);
+            let node = Some(self.node);
+            let session = Some(self.session);
             enrolment.env.alarm(Alarm { kind, node, session, cause, detail }).await;
             return waiting("another machine claims to be this node");
         }

@@ -22,7 +22,8 @@ const MAX_AUTO_APPROVED: usize = 20_000;
 impl Enrolment {
     /// Approves waiting nodes that match changed rules of the site.
     pub(crate) async fn approve_waiting(&self) {
-        let (snapshot, now) = (self.env.snapshot(), self.env.now());
+        let snapshot = self.env.snapshot();
+        let now = self.env.now();
         let waiting: Vec<NodeId> = self.env.store.read(|model| {
             let automatic_approval = |node: &&Node| {
                 node.phase == Phase::Discovered

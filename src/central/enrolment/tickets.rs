@@ -73,7 +73,8 @@ impl Enrolment {
         {
             return Err(TokenError::DeniedUuid(*uuid));
         }
-        let (now, node) = (self.env.now(), basis.node_id());
+        let now = self.env.now();
+        let node = basis.node_id();
         let (text, hash) = token::mint(self.env.random());
         let session = BootSessionId(self.env.random());
         let record = TokenRecord::of_ticket(hash, basis, session, now, now.after(life));

@@ -156,7 +156,8 @@ impl Generations {
         };
         let secrets = || archived.files.iter().filter(|file| file.kind == ArchivedKind::Secret);
         if let Some(other) = secrets().find(|file| !same(file)) {
-            let (generation, path) = (generation.0.short(), other.path.to_string());
+            let generation = generation.0.short();
+            let path = other.path.to_string();
             return Err(refused(ArchiveError::Secret { generation, path }));
         }
         let gone = || RenderError::ImageMissing {
@@ -236,7 +237,9 @@ impl Generations {
         generation: Generation,
     ) -> Result<Rendered, Arc<RenderError>> {
         let key = Digest::of_fields([b"pinned".as_slice(), generation.0.0.as_slice()]);
-        let (this, snapshot, node) = (self.clone(), snapshot.clone(), node.clone());
+        let this = self.clone();
+        let snapshot = snapshot.clone();
+        let node = node.clone();
         self.renders.once(key, move || this.restore_generation(&snapshot, &node, generation)).await
     }
 

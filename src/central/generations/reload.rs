@@ -280,7 +280,8 @@ impl Generations {
 fn other_profiles(model: &Model, old: &Site, new: &Site, audit: &AuditContext) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in model.all_nodes() {
-        let (from, to) = (effective_profile(old, node), effective_profile(new, node));
+        let from = effective_profile(old, node);
+        let to = effective_profile(new, node);
         let key =
             || from.changed_vm_resource(to).filter(|_| failpoint::defends("profile-edit-guard"));
         let changed = key();

@@ -200,8 +200,8 @@ impl Generations {
 
     /// Faults of the next boot of a node, which need not be on record. Blocks.
     pub(crate) fn render_faults(self: &Arc<Self>, node: &Node) -> Vec<Fault> {
-        let (snapshot, endpoint) =
-            (self.env.snapshot(), self.env.endpoint(std::net::Ipv4Addr::UNSPECIFIED));
+        let snapshot = self.env.snapshot();
+        let endpoint = self.env.endpoint(std::net::Ipv4Addr::UNSPECIFIED);
         let target = RenderTarget { node, session: None, endpoint };
         let prepared = self.env.store.read(|model| {
             self.prepare_render(&snapshot, &mut Contexts::new(&snapshot), model, &target)

@@ -56,7 +56,8 @@ impl Cache {
             return slot.clone();
         }
         inner.clock += 1;
-        let (clock, slot) = (inner.clock, Arc::new(Slot::new()));
+        let clock = inner.clock;
+        let slot = Arc::new(Slot::new());
         inner.slots.insert(key, (clock, slot.clone()));
         if inner.slots.len() > MAX_CACHED {
             let keep_after = clock.saturating_sub(MAX_CACHED as u64 / 2);

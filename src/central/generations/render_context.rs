@@ -56,7 +56,8 @@ impl<'a> Contexts<'a> {
         let names: Vec<String> =
             groups.iter().map(|group| format!("{} {:?}", group.name, group.overlays)).collect();
         let vars_json = serde_json::to_vec(&vars).expect("variables are plain data");
-        let (id, name) = (node.id.to_string(), node.name.as_bytes());
+        let id = node.id.to_string();
+        let name = node.name.as_bytes();
         let digest = Digest::of_fields(
             [id.as_bytes(), name, vars_json.as_slice()]
                 .into_iter()

@@ -314,11 +314,13 @@ impl Generations {
                 || CompareError::NoGeneration(profile.clone(), prefix.chars().take(80).collect());
             let generation = find(&revisions, prefix).ok_or_else(none)?;
             self.inputs(generation).map_err(|why| {
-                let (profile, generation) = (profile.clone(), generation.0.short());
+                let profile = profile.clone();
+                let generation = generation.0.short();
                 CompareError::Gone { profile, generation, why }
             })
         };
-        let (before, after) = (read(from)?, read(to)?);
+        let before = read(from)?;
+        let after = read(to)?;
         Ok(RevisionDiff::new([&before.0, &after.0], [&before.1, &after.1]))
     }
 
@@ -389,7 +391,8 @@ impl Generations {
         name: &ProfileName,
         target: Generation,
     ) -> Result<(), RollbackError> {
-        let (this, named) = (self.clone(), name.clone());
+        let this = self.clone();
+        let named = name.clone();
         let check = move || {
             let mut rolled_back = this.rolled_back_profiles();
             rolled_back.insert(named, this.restore_revision(target).map(Arc::new));
@@ -429,7 +432,8 @@ impl Generations {
         next: &Profile,
         audit: &AuditContext,
     ) -> Result<(), RollbackError> {
-        let (site, now) = (self.env.site(), self.env.now());
+        let site = self.env.site();
+        let now = self.env.now();
         let detail = match target {
             Some(generation) => format!("profile {profile} at generation {}", generation.0.short()),
             None => format!("profile {profile} as in the site file"),
@@ -456,7 +460,8 @@ impl Generations {
 
     /// Adds the images and layers of pinned nodes and rolled back profiles to a snapshot. Blocks.
     pub(crate) fn with_archived_contents(&self, snapshot: SiteSnapshot) -> SiteSnapshot {
-        let (images, layers) = (self.archived_images(&snapshot), self.pinned_layers(&snapshot));
+        let images = self.archived_images(&snapshot);
+        let layers = self.pinned_layers(&snapshot);
         if images.is_empty() && layers.is_empty() {
             snapshot
         } else {

@@ -30,7 +30,8 @@ impl Vms {
 
     /// Places one waiting VM. A VM that cannot move gets the reason in its record.
     pub(crate) async fn place_vm(&self, uuid: SystemUuid) {
-        let (site, now) = (self.env.site(), self.env.now());
+        let site = self.env.site();
+        let now = self.env.now();
         let placed = self.env.store.commit(|tx| {
             let Some(before) = tx.vm(uuid).filter(|vm| vm.needs_placement()).cloned() else {
                 return Ok(None);

@@ -58,7 +58,8 @@ impl Vms {
         start: bool,
         audit: &AuditContext,
     ) -> Result<Vm, VmError> {
-        let (snapshot, now) = (self.env.snapshot(), self.env.now());
+        let snapshot = self.env.snapshot();
+        let now = self.env.now();
         // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
         let files: BTreeSet<Digest> = request.spec.files().map(|(_, digest)| digest).collect();
@@ -100,7 +101,8 @@ impl Vms {
         verb: VmVerb,
         audit: &AuditContext,
     ) -> Result<Vm, VmError> {
-        let (site, now) = (self.env.site(), self.env.now());
+        let site = self.env.site();
+        let now = self.env.now();
         let recorded = self.env.store.commit(|tx| {
             let mut vm = existing_vm(tx, uuid)?;
             if vm.desired_state == VmDesiredState::Release {
@@ -287,7 +289,8 @@ fn check_new(model: &Model, request: &VmRequest) -> Result<(), VmError> {
     if !faults.is_empty() {
         return Err(VmError::Unsound(faults));
     }
-    let (name, uuid) = (&request.spec.name, request.spec.uuid);
+    let name = &request.spec.name;
+    let uuid = request.spec.uuid;
     if let Some(other) = model.vm(uuid) {
         return Err(VmError::UuidTaken { name: other.name().clone(), uuid });
     }

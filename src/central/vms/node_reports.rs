@@ -58,7 +58,8 @@ impl Vms {
     /// Stores progress, addresses and readiness of the VMs that the node has on record.
     fn store_details(&self, node: NodeId, vms: &[VmReport]) {
         let mut fetching = BTreeMap::new();
-        let (mut addresses, mut ready) = (BTreeMap::new(), BTreeMap::new());
+        let mut addresses = BTreeMap::new();
+        let mut ready = BTreeMap::new();
         self.env.store.read(|model| {
             for report in vms {
                 let ReportRelation::Own(vm) = relation_of(model.vm(report.uuid), node) else {

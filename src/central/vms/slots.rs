@@ -159,7 +159,8 @@ impl Vms {
             if tx.before().slots().len() >= MAX_SLOTS {
                 return Err(SlotError::TooMany);
             }
-            let (id, functions) = (slot.id.clone(), slot.functions.clone());
+            let id = slot.id.clone();
+            let functions = slot.functions.clone();
             Ok(ApprovedSlot {
                 id,
                 functions,
@@ -221,7 +222,8 @@ impl Vms {
         state: &str,
         change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<ApprovedSlot, SlotError>,
     ) -> Result<Slot, SlotError> {
-        let (site, now) = (self.env.site(), self.env.now());
+        let site = self.env.site();
+        let now = self.env.now();
         let stored = self.env.store.commit(|tx| {
             let exists = tx.before().slots().contains_key(&id)
                 || facts_of(tx.before(), id.node)
@@ -254,7 +256,8 @@ fn slot(model: &Model, site: &Site, id: SlotId) -> Slot {
     static UNKNOWN: std::sync::LazyLock<meshd_proto::Facts> =
         std::sync::LazyLock::new(meshd_proto::Facts::default);
     let facts = facts_of(model, id.node).unwrap_or(&UNKNOWN);
-    let (record, holder) = (model.slots().get(&id), holder(model, &id));
+    let record = model.slots().get(&id);
+    let holder = holder(model, &id);
     let implied = is_approved_by_policy(site, model.node(id.node));
     derive_slot(id, facts, record, holder, implied)
 }

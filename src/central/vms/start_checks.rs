@@ -48,7 +48,9 @@ pub(crate) fn check_startable(model: &Model, site: &Site, vm: &Vm) -> Result<(),
             is_approved_by_policy(site, Some(node)),
         );
         if matches!(slot.state, SlotState::Disabled | SlotState::Failed) {
-            let (name, state, why) = (vm.name().clone(), slot.state, slot.reason);
+            let name = vm.name().clone();
+            let state = slot.state;
+            let why = slot.reason;
             return Err(VmError::SlotClosed { name, slot: id, state, why });
         }
     }
@@ -79,7 +81,8 @@ impl Vms {
         uuid: SystemUuid,
         forced: bool,
     ) -> Result<(), VmError> {
-        let (vm, nodes) = (model.vm(uuid), self.reported.orphan_vms.nodes_with(uuid));
+        let vm = model.vm(uuid);
+        let nodes = self.reported.orphan_vms.nodes_with(uuid);
         let is_credible = |node: &NodeId| vm.map_or(!forced, |vm| vm.is_credible_claim(*node));
         nodes
             .into_iter()

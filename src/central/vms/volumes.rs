@@ -89,7 +89,8 @@ impl Vms {
     }
 
     async fn declare_volumes(&self, used: BTreeSet<Digest>) {
-        let (volumes, env) = (self.volumes(), self.env.clone());
+        let volumes = self.volumes();
+        let env = self.env.clone();
         let declared = tokio::task::spawn_blocking(move || {
             let owner = env.list_owner().map_err(|error| VolumeError::Owners(error.to_string()))?;
             volumes.declare(&owner, &used).map(|()| used)
@@ -107,7 +108,8 @@ impl Vms {
 
     /// Removes a volume that no machine names, by its name or digest.
     pub async fn remove_volume(&self, text: &str) -> Result<VolumeInfo, VolumeUseError> {
-        let (volumes, text) = (self.volumes(), text.to_owned());
+        let volumes = self.volumes();
+        let text = text.to_owned();
         let found =
             tokio::task::spawn_blocking(move || volumes.find(&text).map(|info| (volumes, info)))
                 .await;

@@ -180,7 +180,8 @@ impl<'d> Table<'d> {
         if bounds.contains(&span) {
             return Some(text.with(span));
         }
-        let (least, most) = (write_duration(*bounds.start()), write_duration(*bounds.end()));
+        let least = write_duration(*bounds.start());
+        let most = write_duration(*bounds.end());
         self.document.fault(
             &text,
             format!("`{}` is out of range", text.value),
@@ -328,7 +329,8 @@ impl<'d> Table<'d> {
     /// Returns the value of a variable: true or false, a whole number, a text, or a list of texts.
     pub fn variable(&self, key: &str) -> Option<Located<VarValue>> {
         if self.item(key).is_some_and(Item::is_array) {
-            let (position, texts) = (self.position(key), self.strings(key));
+            let position = self.position(key);
+            let texts = self.strings(key);
             let long =
                 texts.len() > MAX_VAR_LIST || texts.iter().any(|text| text.len() > MAX_VAR_TEXT);
             let list = VarValue::List(texts.into_iter().map(|text| text.value).collect());

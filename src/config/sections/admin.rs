@@ -70,7 +70,8 @@ fn https(document: &Document, https: &Table<'_>, taken: &[(&str, u16)]) -> Optio
         let hint = "write one address that is not on a boot network, or boot_network = true to permit this";
         document.fault(address, "0.0.0.0 includes the boot networks", hint);
     }
-    let (certificate, key) = (https.path("certificate"), https.path("key"));
+    let certificate = https.path("certificate");
+    let key = https.path("key");
     for (file, missing) in [(&certificate, "key"), (&key, "certificate")] {
         if file.is_some() && !https.has(missing) {
             https.fault(

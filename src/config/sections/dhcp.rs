@@ -62,7 +62,8 @@ pub(crate) fn read(
     let prefix = prefix(document, dhcp, default);
     let lease = or(dhcp, "lease", dhcp.duration("lease", LEASE), Duration::from_secs(3600));
     let router = dhcp.ipv4("router");
-    let (dns, ntp) = (servers(dhcp, "dns"), servers(dhcp, "ntp"));
+    let dns = servers(dhcp, "dns");
+    let ntp = servers(dhcp, "ntp");
     let domain = dhcp.string("domain");
     if let Some(domain) = &domain
         && let Err(error) = check::name(domain)

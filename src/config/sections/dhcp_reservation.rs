@@ -21,10 +21,12 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
         return None;
     }
     let subnets = segments.subnets();
-    let (mut addresses, mut owners, mut names) =
-        (BTreeMap::new(), BTreeMap::new(), Names::default());
+    let mut addresses = BTreeMap::new();
+    let mut owners = BTreeMap::new();
+    let mut names = Names::default();
     let read = |table: &Table<'_>| {
-        let (owner, name) = (owner(document, table), name(document, table));
+        let owner = owner(document, table);
+        let name = name(document, table);
         let address = address(document, table, segments, subnets.as_deref());
         if let Some(address) = &address
             && let Some(line) = addresses.insert(address.value, address.line)

@@ -93,7 +93,8 @@ fn section(
     }
     let address = machine_address(document, table, "address");
     let interface_name = name.as_ref().map(|name| name.value.as_str());
-    let (server, relay_address) = (address.as_ref(), relay.as_ref());
+    let server = address.as_ref();
+    let relay_address = relay.as_ref();
     let neighbours =
         Neighbours { server, relay: relay_address, interface: interface_name, networks };
     let (mode, subnet) = dhcp::read(document, table, neighbours);

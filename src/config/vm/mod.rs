@@ -211,7 +211,8 @@ fn restart_policy(table: &Table<'_>) -> RestartPolicy {
 
 fn seed(table: &Table<'_>) -> Option<CloudInit> {
     let text = |key: &str| table.string(key).map(|text| Secret::new(text.value));
-    let (meta_data, network_config) = (text("meta_data"), text("network_config"));
+    let meta_data = text("meta_data");
+    let network_config = text("network_config");
     let user_data = table.required(
         "user_data",
         text("user_data"),

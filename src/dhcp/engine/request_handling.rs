@@ -185,8 +185,8 @@ impl RequestContext<'_> {
         let Some(Authority { leases, .. }) = segment.authority.as_deref_mut() else {
             return Ok(Vec::new());
         };
-        let (mac, address) =
-            (self.request.mac, self.request.requested.ok_or(DropReason::NoAddress)?);
+        let mac = self.request.mac;
+        let address = self.request.requested.ok_or(DropReason::NoAddress)?;
         if self.routed || self.known.uses_address(self.now, mac, address) {
             return Err(DropReason::Unfounded);
         }
@@ -204,7 +204,8 @@ impl RequestContext<'_> {
     /// Replies to a client that has an address: the sender of the packet, or a client behind a
     /// relay. Old clients leave ciaddr empty.
     fn inform(&self, segment: &SegmentState) -> Result<Vec<Effect>, DropReason> {
-        let (ciaddr, source) = (self.request.ciaddr, *self.origin.source.ip());
+        let ciaddr = self.request.ciaddr;
+        let source = *self.origin.source.ip();
         let is_own = (ciaddr == source || ciaddr.is_unspecified()) && !source.is_unspecified();
         let Some(authority) = segment.authority.as_deref() else { return Ok(Vec::new()) };
         if !is_own && !self.request.is_relayed() {
@@ -267,7 +268,8 @@ impl RequestContext<'_> {
         discovered: bool,
     ) -> Effect {
         let ClientMessage { mac, client, uuid, arch, kind, secs, .. } = *self.request;
-        let (relay_port, is_relayed) = (self.relay_port(), self.request.is_relayed());
+        let relay_port = self.relay_port();
+        let is_relayed = self.request.is_relayed();
         Effect::Store(Change::Exchange(ClientExchange {
             mac,
             client,

@@ -103,7 +103,8 @@ impl SegmentState {
         let usage = self.usage(now);
         let next = self.level.next(usage, refused);
         let before = std::mem::replace(&mut self.level, next);
-        let (segment, level) = (self.name.clone(), self.level);
+        let segment = self.name.clone();
+        let level = self.level;
         (level > before).then_some(Warning::Pool { segment, level, usage })
     }
 

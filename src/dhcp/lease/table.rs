@@ -87,7 +87,8 @@ impl LeaseTable {
         let infrastructure: BTreeSet<_> =
             servers.chain([subnet.network(), subnet.broadcast()]).chain(relay).collect();
         let excluded = infrastructure.iter().chain(own).copied().chain(reserved.addresses());
-        let (first, last) = (u32::from(subnet.first), u32::from(subnet.last));
+        let first = u32::from(subnet.first);
+        let last = u32::from(subnet.last);
         let size = last.saturating_sub(first).saturating_add(1);
         let held_back = usize::try_from(size / HELD_BACK_FRACTION).unwrap_or(usize::MAX).max(1);
         let mut table = LeaseTable {

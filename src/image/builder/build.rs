@@ -103,7 +103,8 @@ fn collect(folder: &Path, prefix: &str, fields: &mut Vec<Vec<u8>>) -> Result<(),
 /// Finds an intact version of the same recipe, preferably the current one, and promotes it on
 /// request.
 pub(super) fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> {
-    let (blobs_dir, name) = (&request.blobs_dir, &request.name);
+    let blobs_dir = &request.blobs_dir;
+    let name = &request.name;
     let current = load_image(blobs_dir, name).ok().map(|image| image.manifest);
     if let Some(current) = current.filter(|manifest| manifest.recipe == *digest) {
         return Some(current);

@@ -103,7 +103,8 @@ pub(super) fn set_current(
     if pointer.current == Some(*version) {
         return Ok(());
     }
-    let (moves_dir, number) = (version_folder.moves_dir(), pointer.moves + 1);
+    let moves_dir = version_folder.moves_dir();
+    let number = pointer.moves + 1;
     fs::create_dir_all(&moves_dir).map_err(io_error("make the folder", &moves_dir))?;
     for (old, was) in version_folder.moves().map_err(io_error("read", &moves_dir))? {
         // Remove moves that a crash left incomplete, and old ones.
@@ -134,8 +135,8 @@ pub(super) fn finish(
     manifest: &ImageManifest,
     promote: bool,
 ) -> Result<ImageManifest, BuildError> {
-    let (version_folder, version) =
-        (VersionFolder::image(blobs_dir, &manifest.name), manifest.version());
+    let version_folder = VersionFolder::image(blobs_dir, &manifest.name);
+    let version = manifest.version();
     put_version(&version_folder, &version, manifest)?;
     if promote || load_manifest(blobs_dir, &manifest.name).is_err() {
         set_current(&version_folder, &version)?;

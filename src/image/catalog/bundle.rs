@@ -91,7 +91,8 @@ pub fn load_bundle_manifest(
         return Err(BundleError::NotBuilt { name: name.clone(), path });
     };
     if manifest.format != FORMAT || manifest.name != *name {
-        let (format, name) = (manifest.format, &manifest.name);
+        let format = manifest.format;
+        let name = &manifest.name;
         let what =
             format!("it is of bundle `{name}` in format {format}, this program knows {FORMAT}");
         return Err(unusable(what.into()));

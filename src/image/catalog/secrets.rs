@@ -13,7 +13,8 @@ pub type Secrets = BTreeMap<VarName, Secret<String>>;
 /// # Errors
 /// All faults of all files. No fault contains a secret.
 pub fn read_secrets(sources: &BTreeMap<VarName, SecretSource>) -> Result<Secrets, Faults> {
-    let (mut secrets, mut faults) = (Secrets::new(), Vec::new());
+    let mut secrets = Secrets::new();
+    let mut faults = Vec::new();
     for (name, SecretSource { file, .. }) in sources {
         match read_secret(file, MAX_VAR_TEXT) {
             Ok(secret) => drop(secrets.insert(name.clone(), secret)),

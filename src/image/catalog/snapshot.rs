@@ -65,7 +65,8 @@ impl Catalog {
     ) -> Result<Self, Faults> {
         let overlays = read_overlays(overlays_dir)?;
         let mut images = Vec::new();
-        let (mut previous, mut unusable) = (BTreeMap::new(), BTreeMap::new());
+        let mut previous = BTreeMap::new();
+        let mut unusable = BTreeMap::new();
         for name in names {
             match load_image(blobs_dir, name) {
                 Ok(image) => {

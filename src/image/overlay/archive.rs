@@ -118,7 +118,8 @@ pub fn stage1_initrd(
     last: &Bytes,
 ) -> Vec<Bytes> {
     let folder = STAGE1_PROGRAM.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let (mut first, mut second) = (Vec::new(), Vec::new());
+    let mut first = Vec::new();
+    let mut second = Vec::new();
     cpio_head(&mut first, 0o040_755, folder.trim_start_matches('/'), 0);
     let size = program.bytes.len();
     cpio_head(&mut first, 0o100_755, STAGE1_PROGRAM.trim_start_matches('/'), size);
@@ -257,7 +258,12 @@ fn gzip(bytes: &[u8], compression: Compression) -> io::Result<Bytes> {
 fn cpio_head(out: &mut Vec<u8>, mode: u32, name: &str, size: usize) {
     let size = u32::try_from(size).expect("an overlay is far below the 4 GiB that cpio can say");
     let name_size = u32::try_from(name.len() + 1).expect("names here are constants");
-    let (inode, owner, group, links, time, checksum) = (u32::from(size > 0), 0, 0, 1, 0, 0);
+    let inode = u32::from(size > 0);
+    let owner = 0;
+    let group = 0;
+    let links = 1;
+    let time = 0;
+    let checksum = 0;
     let no_device = [0; 4];
     let begin = out.len();
     out.extend_from_slice(b"070701");

@@ -298,7 +298,8 @@ impl<'a> Merged<'a> {
                 return faults.push(fault(overlay, &entry.location, what, hint));
             };
             if !matches!(earlier.entry.source, Source::File(_) | Source::Template { .. }) {
-                let (kind, other) = (describe_entry(earlier.entry), self.name(earlier.layer));
+                let kind = describe_entry(earlier.entry);
+                let other = self.name(earlier.layer);
                 let what = format!("appends to {path}, which is {kind} in overlay {other}");
                 return faults.push(fault(
                     overlay,
@@ -313,8 +314,9 @@ impl<'a> Merged<'a> {
         if let Some(earlier) =
             earlier.filter(|earlier| !entry.replace && differs(earlier.entry, entry))
         {
-            let (now, before, other) =
-                (describe_entry(entry), describe_entry(earlier.entry), self.name(earlier.layer));
+            let now = describe_entry(entry);
+            let before = describe_entry(earlier.entry);
+            let other = self.name(earlier.layer);
             let what = format!(
                 "{path} is {now} in overlay {}, and {before} in overlay {other}",
                 overlay.name
@@ -334,8 +336,8 @@ impl<'a> Merged<'a> {
                 .entry(service.as_str())
                 .or_insert(Enabled { level, layers: Vec::new() });
             if enabled.level != level {
-                let (other, owner) =
-                    (enabled.level, enabled.layers.first().map(|owner| &self.layers[*owner].name));
+                let other = enabled.level;
+                let owner = enabled.layers.first().map(|owner| &self.layers[*owner].name);
                 let owner = owner.map(ToString::to_string).unwrap_or_default();
                 let what = format!(
                     "enables `{service}` in runlevel {level}, but overlay {owner} enables it in {other}"

@@ -152,7 +152,8 @@ impl AgentBinary {
             owner: (0, 0),
             content,
         }]);
-        let (digest, size) = (Digest::of(binary), binary.len() as u64);
+        let digest = Digest::of(binary);
+        let size = binary.len() as u64;
         AgentBinary { digest, size, member, bytes: Bytes::copy_from_slice(binary) }
     }
 
@@ -338,7 +339,8 @@ fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
     let json = serde_json::to_vec(boot).expect("a boot part is plain data");
     let path = |text| SafePath::new(text).expect("a constant path is plain");
     let env = boot_env(boot);
-    let (env_path, json_path) = (path(BOOT_ENV_FILE), path(BOOT_FILE));
+    let env_path = path(BOOT_ENV_FILE);
+    let json_path = path(BOOT_FILE);
     let entry = |path, bytes| archive::ArchiveEntry {
         path,
         mode: BOOT_MODE,
@@ -373,7 +375,8 @@ fn boot_env(boot: &BootPart) -> String {
 /// Returns the generation of a node: a digest of all public inputs of its next boot. `overlay` is
 /// [`PublicOverlay::digest`], which includes the node's values.
 pub fn generation(image: &ImageFacts, overlay: Digest, contents: &BootContents) -> Generation {
-    let (manifest, overlay) = (image.manifest.to_string(), overlay.to_string());
+    let manifest = image.manifest.to_string();
+    let overlay = overlay.to_string();
     let profile = contents.profile.as_str();
     let head = ["meshd-generation/1", profile, image.name.as_str(), &manifest, &overlay];
     let stage1 = image.stage1.map(|digest| format!("stage1 {digest}"));

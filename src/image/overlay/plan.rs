@@ -328,7 +328,9 @@ fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<F
         .collect();
     for below in files {
         for leaf in below.path.parents().filter_map(|parent| leaves.get(parent)) {
-            let (path, file_in, folder_in) = (&leaf.path, leaf.origin(), below.origin());
+            let path = &leaf.path;
+            let file_in = leaf.origin();
+            let folder_in = below.origin();
             let what = format!(
                 "{path} is a file or link in overlay {file_in}, but a folder in overlay {folder_in}"
             );

@@ -61,8 +61,8 @@ impl SecretFile {
                         overlay.variables.get(*name).is_some_and(|variable| variable.secret)
                     };
                     uses.extend(names.vars.iter().filter(secret).cloned());
-                    let (templates, values) =
-                        (overlay.templates.clone(), values[piece.layer].clone());
+                    let templates = overlay.templates.clone();
+                    let values = values[piece.layer].clone();
                     Some(Part::Template { templates, file: file.clone(), values })
                 }
                 Source::Agent | Source::Link(_) | Source::Directory => None,

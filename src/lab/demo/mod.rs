@@ -116,7 +116,8 @@ impl Script<'_> {
     /// Assigns another profile to the last node with a reboot, and waits until the node runs it.
     fn reassign(&mut self) -> Result<(), DemoError> {
         let position = self.rack.size();
-        let (id, profile) = (self.rack.id(position).to_string(), self.demo.profile.clone());
+        let id = self.rack.id(position).to_string();
+        let profile = self.demo.profile.clone();
         let before =
             self.rack.node(position)?.map(|node| Progress::read(&node)).unwrap_or_default();
         self.title(&format!("node{position} becomes `{profile}`: assign, reboot"))?;
@@ -140,7 +141,9 @@ impl Script<'_> {
     ) -> Result<(), DemoError> {
         self.view.begin();
         let left = DEADLINE.saturating_sub(self.start.elapsed());
-        let (out, view, start) = (&mut *self.out, &mut self.view, self.start);
+        let out = &mut *self.out;
+        let view = &mut self.view;
+        let start = self.start;
         self.rack.wait(left, awaited, |rack| {
             let known = rack.nodes()?;
             let nodes: Vec<Option<Progress>> =

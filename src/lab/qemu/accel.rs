@@ -93,7 +93,8 @@ fn compare(
     Ok(match boot(Accel::Kvm, limit)? {
         Some(taken) => (Accel::Kvm, format!("a probe boot took {} ms", taken.as_millis())),
         None => {
-            let (limit, emulated) = (limit.as_millis(), emulated.as_millis());
+            let limit = limit.as_millis();
+            let emulated = emulated.as_millis();
             let reason = "/dev/kvm is there, but a probe boot failed or took more than";
             (Accel::Tcg, format!("{reason} {limit} ms, against {emulated} ms without it"))
         }

@@ -142,10 +142,8 @@ impl Rack {
         log: &Path,
     ) -> Result<ProcessId, LabError> {
         let open = || OpenOptions::new().create(true).append(true).open(log);
-        let (out, err) = (
-            open().map_err(LabError::file("write", log))?,
-            open().map_err(LabError::file("write", log))?,
-        );
+        let out = open().map_err(LabError::file("write", log))?;
+        let err = open().map_err(LabError::file("write", log))?;
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let mut child = self.namespace.spawn(command)?;
         let Some(process) = ProcessId::of(child.id()) else {

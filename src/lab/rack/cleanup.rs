@@ -76,7 +76,8 @@ fn remove_files(dir: &Path, logs: Logs) -> Result<(), LabError> {
         entries => entries.map_err(LabError::file("read", dir))?,
     };
     for entry in entries.filter_map(Result::ok) {
-        let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = entry.path();
         let is_log = name.ends_with(".log");
         let of_a_node = name
             .strip_prefix("node")

@@ -69,7 +69,8 @@ impl Rack {
     }
 
     fn emulator_state(&self, node: &NodeRecord) -> EmulatorState {
-        let (begin, before) = (Instant::now(), node.process.and_then(cpu_ticks));
+        let begin = Instant::now();
+        let before = node.process.and_then(cpu_ticks);
         let socket = self.layout.dir.join(format!("{}.qmp", node.name()));
         let status =
             qmp::status(&node.name(), &socket).map_err(|error: LabError| error.to_string());

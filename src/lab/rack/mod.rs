@@ -133,7 +133,8 @@ impl Rack {
         });
         let record = record(options, accel);
         record.save(&dir)?;
-        let (children, interrupt) = (BTreeMap::new(), options.interrupt.clone());
+        let children = BTreeMap::new();
+        let interrupt = options.interrupt.clone();
         let mut rack =
             Rack { layout, namespace, tools, site, record, children, interrupt, detached: false };
         rack.create_network()?;
@@ -170,7 +171,8 @@ impl Rack {
         let layout = Layout::of(&dir, Some(&site.blobs_dir));
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
-        let (children, interrupt) = (BTreeMap::new(), Interrupt::default());
+        let children = BTreeMap::new();
+        let interrupt = Interrupt::default();
         Ok(Rack { layout, namespace, tools, site, record, children, interrupt, detached: true })
     }
 

@@ -144,7 +144,8 @@ impl Rack {
     }
 
     pub(crate) fn power_on(&mut self, position: u8) -> Result<(), LabError> {
-        let (node, files) = (self.at(position).clone(), self.files(position));
+        let node = self.at(position).clone();
+        let files = self.files(position);
         if node.is_on() {
             return Ok(());
         }

@@ -79,7 +79,8 @@ impl Record {
 
     /// Replaces the record atomically.
     pub fn save(&self, dir: &Path) -> Result<(), LabError> {
-        let (path, temporary) = (dir.join(FILE), dir.join("rack.json.new"));
+        let path = dir.join(FILE);
+        let temporary = dir.join("rack.json.new");
         let text = serde_json::to_vec_pretty(self).expect("a record has text keys only");
         fs::write(&temporary, text).map_err(LabError::file("write", &temporary))?;
         fs::rename(&temporary, &path).map_err(LabError::file("write", &path))

@@ -96,8 +96,13 @@ pub struct Activity {
 impl Activity {
     /// Creates a requested activity of an object whose name is its ID, without node and details.
     fn new(kind: ActivityKind, object: ObjectKind, id: String, request: impl Into<String>) -> Self {
-        let (name, request, state) = (id.clone(), request.into(), ActivityState::Requested);
-        let (node, since, progress, reason) = (None, None, String::new(), None);
+        let name = id.clone();
+        let request = request.into();
+        let state = ActivityState::Requested;
+        let node = None;
+        let since = None;
+        let progress = String::new();
+        let reason = None;
         Activity { kind, object, id, name, node, request, since, state, progress, reason }
     }
 

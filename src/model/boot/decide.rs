@@ -105,7 +105,8 @@ fn require_bootable(node: &Node) -> Result<(), Refusal> {
 }
 
 fn check_architecture(inputs: &PlanRequest<'_>) -> Result<(), Refusal> {
-    let (image, built_for) = (&inputs.contents.image, inputs.contents.architecture);
+    let image = &inputs.contents.image;
+    let built_for = inputs.contents.architecture;
     match inputs.request.arch {
         Some(machine) if machine != built_for => {
             Err(Refusal::ArchMismatch { image: image.clone(), built_for, machine })

@@ -226,8 +226,8 @@ pub fn derive_slot(
     let near = near
         .map(|near| NearestDevices { disk: near.disk.clone(), fabric: near.fabric.clone() })
         .unwrap_or_default();
-    let (numa, functions) =
-        (unit.and_then(|unit| unit.numa_node), unit.map(functions).unwrap_or_default());
+    let numa = unit.and_then(|unit| unit.numa_node);
+    let functions = unit.map(functions).unwrap_or_default();
     Slot { id, state, reason, numa, functions, approved: approved.cloned(), near, mismatch }
 }
 

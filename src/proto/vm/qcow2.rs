@@ -60,14 +60,16 @@ pub fn layout(header: &[u8]) -> Result<Layout, &'static str> {
     if virtual_size == 0 {
         return Err("its disk has no size; make it with `qemu-img create -f qcow2 FILE SIZE`");
     }
-    let (cluster_bits, l1_entries, l1_offset, refcount_offset) =
-        (word(20)?, word(36)?, long(40)?, long(48)?);
+    let cluster_bits = word(20)?;
+    let l1_entries = word(36)?;
+    let l1_offset = long(40)?;
+    let refcount_offset = long(48)?;
     if !CLUSTER_BITS.contains(&cluster_bits) || (word(4)? == 3 && word(100)? < 104) {
         return Err(DAMAGED);
     }
     let l2_entry: u64 = if features & EXTENDED_L2 == 0 { 8 } else { 16 };
-    let (cluster, l1_reach) =
-        (1_u64 << cluster_bits, (1_u128 << (2 * cluster_bits)) / u128::from(l2_entry));
+    let cluster = 1_u64 << cluster_bits;
+    let l1_reach = (1_u128 << (2 * cluster_bits)) / u128::from(l2_entry);
     let is_table = |offset: u64| offset >= cluster && offset.is_multiple_of(cluster);
     let is_covered =
         u128::from(l1_entries) * l1_reach >= u128::from(virtual_size) && l1_entries <= MAX_L1;

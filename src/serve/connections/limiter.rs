@@ -241,7 +241,8 @@ impl ConnectionLimiter {
         }
         inner.next += 1;
         let id = inner.next;
-        let (meter, eviction) = (Arc::new(Meter::new()), CancellationToken::new());
+        let meter = Arc::new(Meter::new());
+        let eviction = CancellationToken::new();
         inner.taken.insert(
             id,
             Taken { source: source.clone(), meter: meter.clone(), eviction: eviction.clone() },

@@ -40,7 +40,8 @@ fn nic(mac: MacAddr, record: NicRecord) -> dhcp::NicRecord {
     let NicRecord { vm, machine, reserved, used } = record;
     let used =
         used.into_iter().map(|(address, until)| dhcp::UsedAddress { address, until }).collect();
-    let (vm, machine) = (vm.map(vm_nic), machine.map(machine_nic));
+    let vm = vm.map(vm_nic);
+    let machine = machine.map(machine_nic);
     dhcp::NicRecord { mac, vm, machine, reserved, used }
 }
 

@@ -180,7 +180,8 @@ impl Driver {
     /// Returns true if a socket is readable. Polls every socket, so that each of them can wake the
     /// task.
     fn poll_ready(&self, context: &mut Context<'_>) -> bool {
-        let (serves, listens) = (self.serves(), self.listens());
+        let serves = self.serves();
+        let listens = self.listens();
         let mut ready = false;
         for interface in &self.interfaces {
             if let Some(receiver) = interface.receiver.as_ref().filter(|_| serves) {
@@ -208,7 +209,8 @@ impl Driver {
         // Records that were stored before a request arrived must be known to the engine.
         self.update_records();
         let since = Instant::now();
-        let (serves, listens) = (self.serves(), self.listens());
+        let serves = self.serves();
+        let listens = self.listens();
         for index in 0..self.interfaces.len() {
             for _ in 0..if serves { READ_BATCH } else { 0 } {
                 if self.receive_one(index, since).is_none() {
@@ -248,7 +250,8 @@ impl Driver {
             Ok(None) => return Some(()),
             Err(error) => return self.handle_receive_error(index, &error),
         };
-        let (now, packet) = (self.shared.now(), self.buffer.get(received.payload)?);
+        let now = self.shared.now();
+        let packet = self.buffer.get(received.payload)?;
         let origin = Origin {
             interface_index: index,
             source: received.source,
@@ -290,7 +293,8 @@ impl Driver {
         self.log.warn(cause, || warnings::text(warning));
         self.raise(warning);
         if let Some(kind) = warnings::event(warning) {
-            let (shared, text) = (Arc::clone(&self.shared), warnings::text(warning));
+            let shared = Arc::clone(&self.shared);
+            let text = warnings::text(warning);
             self.tasks.spawn(async move { shared.boot.dhcp_event(kind, cause, text).await });
         }
     }
@@ -303,7 +307,8 @@ impl Driver {
         if self.tasks.len() >= limit {
             return;
         }
-        let (shared, detail) = (Arc::clone(&self.shared), warnings::text(warning));
+        let shared = Arc::clone(&self.shared);
+        let detail = warnings::text(warning);
         self.tasks.spawn(async move { shared.boot.dhcp_alarm(mac, kind, &sender, detail).await });
     }
 

@@ -60,8 +60,8 @@ impl Driver {
         }
         self.next_commit = tokio::time::Instant::now() + COMMIT_INTERVAL;
         self.commit_health.begin(Instant::now());
-        let (changes, waiting) =
-            (std::mem::take(&mut self.changes), std::mem::take(&mut self.waiting));
+        let changes = std::mem::take(&mut self.changes);
+        let waiting = std::mem::take(&mut self.waiting);
         let shared = Arc::clone(&self.shared);
         Some(Box::pin(async move { (shared.boot.apply_dhcp_changes(&changes).await, waiting) }))
     }
@@ -73,7 +73,8 @@ impl Driver {
     ) {
         self.commit_health.end(&stored, Instant::now());
         if let Err(error) = stored {
-            let (count, error) = (waiting.len(), &error as &dyn std::error::Error);
+            let count = waiting.len();
+            let error = &error as &dyn std::error::Error;
             tracing::error!(count, error, "cannot store leases: their clients get no DHCP reply");
             return;
         }

@@ -26,8 +26,11 @@ pub fn find_servers(
     let socket = UdpSocket::from(udp(Service::Dhcp, Some(interface), at)?);
     let failed = |source| BindError::Io { service: Service::Dhcp, at, source };
     socket.set_nonblocking(false).map_err(failed)?;
-    let (began, mut found, mut buffer) = (Instant::now(), BTreeSet::new(), [0; LONGEST]);
-    let (end, mut next_probe) = (began + wait, began);
+    let began = Instant::now();
+    let mut found = BTreeSet::new();
+    let mut buffer = [0; LONGEST];
+    let end = began + wait;
+    let mut next_probe = began;
     loop {
         let now = Instant::now();
         if now >= end {

@@ -139,7 +139,8 @@ impl BoundInterface {
             None => bind::first_address(name)?,
         };
         let interface = Interface { name: name.to_owned(), address };
-        let (bound, mac) = (watch.bound(address), watch.mac());
+        let bound = watch.bound(address);
+        let mac = watch.mac();
         let mut opened = BoundInterface {
             interface,
             ports,

@@ -61,7 +61,8 @@ impl BlobFiles {
         }
         made.retain(|other, _| alive(*other));
         made.insert(digest, None);
-        let (blob_files, bytes) = (self.clone(), bytes.clone());
+        let blob_files = self.clone();
+        let bytes = bytes.clone();
         tokio::task::spawn_blocking(move || blob_files.make(digest, &bytes));
         None
     }

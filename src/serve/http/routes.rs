@@ -237,7 +237,8 @@ async fn blob<P: BootBackend>(
     let tag = [(header::ETAG, etag)];
     let range = |text: String| [(header::CONTENT_RANGE, text)];
     let send = |first: usize, end: usize| {
-        let (api, from) = (shared.api.clone(), client.from.clone());
+        let api = shared.api.clone();
+        let from = client.from.clone();
         let ranges = shared.fetched_ranges.clone();
         // The last byte alone proves no fetch; without a body, nothing is fetched.
         let is_continued = method != Method::HEAD && ranges.add(from.address, digest, first, end);
@@ -355,7 +356,8 @@ async fn loader<P: BootBackend>(
         path.ok().and_then(|Path(file)| shared.api.loader(&file).map(|bytes| (file, bytes)));
     match found {
         Some((file, bytes)) => {
-            let (api, from) = (shared.api.clone(), client.from);
+            let api = shared.api.clone();
+            let from = client.from;
             let fetched = async move { api.fetched(from, Fetched::Loader).await };
             let kind = if file.ends_with(".efi") { EFI } else { BYTES };
             ([NO_STORE, kind], deliver(&method, &client.pending, vec![bytes], fetched))

@@ -109,11 +109,13 @@ impl Connection {
         let pending = PendingWrites::default();
         let at = Endpoint { address: *at.ip(), http_port: at.port() };
         let client = Client { from: from.clone(), at, pending: pending.clone() };
-        let (limits, meter) = (self.limits, permit.meter.clone());
+        let limits = self.limits;
+        let meter = permit.meter.clone();
         let writer =
             SendfileWriter::new(stream, pending, self.tasks, limits.timeouts, meter, from.clone());
         let (stream, input) = LingeringClose::new(writer, LingerLimits::default());
-        let (router, meter) = (self.router, permit.meter.clone());
+        let router = self.router;
+        let meter = permit.meter.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let mut request = input.watch(request);
             meter.request_started();

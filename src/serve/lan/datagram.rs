@@ -24,7 +24,8 @@ pub struct Datagram<'a> {
 /// because packets of virtual interfaces have none.
 pub fn parse(packet: &[u8]) -> Option<Datagram<'_>> {
     let header = packet.first_chunk::<IP_HEADER>()?;
-    let (version, words) = (header[0] >> 4, usize::from(header[0] & 0xf));
+    let version = header[0] >> 4;
+    let words = usize::from(header[0] & 0xf);
     let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
     // The packet has the "more fragments" flag or a fragment offset.
     let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;

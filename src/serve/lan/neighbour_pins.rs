@@ -69,7 +69,8 @@ impl NeighbourPins {
         let pins: Vec<_> =
             self.lock().pins.iter().map(|(address, pin)| (*address, pin.mac)).collect();
         for (address, mac) in pins {
-            let (is_used, current) = (is_used(address, mac), index_of(address));
+            let is_used = is_used(address, mac);
+            let current = index_of(address);
             let mut inner = self.lock();
             let Some(index) =
                 inner.pins.get(&address).filter(|pin| pin.mac == mac).map(|pin| pin.index)

@@ -93,7 +93,8 @@ impl Receiver {
         let Some(datagram) = buffer.get(..length).and_then(datagram::parse) else {
             return Ok(None);
         };
-        let (source, destination) = (datagram.source, datagram.destination);
+        let source = datagram.source;
+        let destination = datagram.destination;
         let start = datagram.payload.as_ptr().addr().saturating_sub(buffer.as_ptr().addr());
         let payload = start..start.saturating_add(datagram.payload.len());
         if !self.is_own(*destination.ip()) {

@@ -210,7 +210,8 @@ impl SegmentTable {
             .or_insert_with(|| TrackedConnection::new(None, self.fragments));
         entry.is_reopened &= entry.accepted == 0;
         entry.accepted += 1;
-        let (fate, charged) = (Arc::clone(&entry.fate), entry.arriving.take());
+        let fate = Arc::clone(&entry.fate);
+        let charged = entry.arriving.take();
         self.release(charged);
         fate
     }
@@ -245,10 +246,8 @@ impl SegmentTable {
 
     fn has_entry(&self, client: Ipv4Addr) -> bool {
         let port = |port| SocketAddrV4::new(client, port);
-        let (first, last) = (
-            SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
-            SocketAddrV4::new(Ipv4Addr::BROADCAST, u16::MAX),
-        );
+        let first = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        let last = SocketAddrV4::new(Ipv4Addr::BROADCAST, u16::MAX);
         let ends =
             Ends { client: port(0), server: first }..=Ends { client: port(u16::MAX), server: last };
         self.entries.range(ends).next().is_some()

@@ -120,7 +120,8 @@ impl SystemLan {
     ) -> io::Result<BTreeMap<String, Arc<ConnectionWitness>>> {
         let mut witnesses = BTreeMap::new();
         for name in &self.addresses.interfaces {
-            let (addresses, report) = (Arc::clone(&self.addresses), self.report.clone());
+            let addresses = Arc::clone(&self.addresses);
+            let report = self.report.clone();
             let expected = move |address| addresses.expected(address);
             let report = move |segment| {
                 if let Err(unreported) = report.try_send(segment) {

@@ -20,7 +20,8 @@ impl Batch {
 
     /// Sets the value of a record.
     pub fn insert(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        let (key, value) = (key.as_ref(), value.as_ref());
+        let key = key.as_ref();
+        let value = value.as_ref();
         frame::put(&mut self.body, key, value);
         if let Some((log, number)) = Log::parse_key(key) {
             self.numbered.push((log, number, Some((self.body.len() - value.len(), value.len()))));

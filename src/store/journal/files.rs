@@ -139,7 +139,9 @@ fn write_temporary(
         .mode(0o600)
         .open(temporary)?;
     let file = Arc::new(file);
-    let (mut length, mut check, mut numbered) = (0, Check::default(), Vec::new());
+    let mut length = 0;
+    let mut check = Check::default();
+    let mut numbered = Vec::new();
     // Returns the offset of the frame.
     let mut put = |body: &[u8]| {
         let mut bytes = Vec::with_capacity(body.len() + HEAD);
@@ -149,10 +151,12 @@ fn write_temporary(
         (&*file).write_all(&bytes).map(|()| begin)
     };
     put(&serde_json::to_vec(header).map_err(io::Error::other)?)?;
-    let (mut body, mut locations) = (Vec::new(), Vec::new());
+    let mut body = Vec::new();
+    let mut locations = Vec::new();
     for record in records {
         let (key, value) = record?;
-        let (key, value) = (key.as_ref(), value.as_ref().map(AsRef::as_ref));
+        let key = key.as_ref();
+        let value = value.as_ref().map(AsRef::as_ref);
         let Some(value) = value else {
             frame::remove(&mut body, key);
             continue;

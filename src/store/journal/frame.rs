@@ -72,7 +72,8 @@ impl<'a> Iterator for Frames<'a> {
         let (seq, rest) = rest.split_first_chunk::<8>()?;
         let (check, rest) = rest.split_first_chunk::<CHECK>()?;
         let body = rest.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
-        let (seq, check) = (u64::from_le_bytes(*seq), Check(*check));
+        let seq = u64::from_le_bytes(*seq);
+        let check = Check(*check);
         if self.check.next(seq, body) != check {
             return None;
         }

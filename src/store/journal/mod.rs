@@ -182,7 +182,8 @@ impl ChangeLog for Journal {
     fn close(&self) -> io::Result<()> {
         let mut disk = lock(&self.disk);
         disk.repair()?;
-        let (seq, first) = (disk.seq, disk.first);
+        let seq = disk.seq;
+        let first = disk.first;
         disk.marker.write_twice(seq, first)
     }
 }
@@ -365,7 +366,8 @@ type Numbered<'a> = BTreeMap<&'a [u8], Option<&'a [u8]>>;
 
 /// Splits a journal into its records and its changes of numbered records. `None` if it is damaged.
 fn split(bytes: &[u8]) -> Option<(Map<'_>, Numbered<'_>)> {
-    let (mut records, mut numbered) = (BTreeMap::new(), BTreeMap::new());
+    let mut records = BTreeMap::new();
+    let mut numbered = BTreeMap::new();
     let mut frames = Frames::new(bytes);
     let header: Header = serde_json::from_slice(frames.next()?.body).ok()?;
     let is_own =

@@ -232,8 +232,10 @@ fn read_journal(
     let (header, first) = first_frame(path, number, &mut frames)?;
     check_next_numbers(path, &header, |log, next| index.continues_at(log, next))?;
     let mut records = BTreeMap::new();
-    let (mut seq, mut check, mut records_end, mut count) =
-        (first.seq, first.check, frames.valid, 0);
+    let mut seq = first.seq;
+    let mut check = first.check;
+    let mut records_end = frames.valid;
+    let mut count = 0;
     while let Some(frame) = frames.next() {
         let is_initial = frame.seq == first.seq && seq == first.seq;
         if !is_initial && frame.seq != seq + 1 {

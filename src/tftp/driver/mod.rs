@@ -142,8 +142,10 @@ pub async fn serve<F: Files, O: Observer>(
 ) -> Result<(), TftpError> {
     let requests = tokio::net::UdpSocket::from_std(sockets.requests)?;
     let (sender, completed) = mpsc::channel(COMPLETED_BACKLOG);
-    let (mut workers, mut threads) = (Vec::new(), JoinSet::new());
-    let (hasher, count) = (RandomState::new(), sockets.transfers.len());
+    let mut workers = Vec::new();
+    let mut threads = JoinSet::new();
+    let hasher = RandomState::new();
+    let count = sockets.transfers.len();
     let mut links = sockets.links.into_iter();
     for (number, (socket, mtu)) in sockets.transfers.into_iter().zip(sockets.mtu).enumerate() {
         let hasher = hasher.clone();

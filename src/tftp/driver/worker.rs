@@ -291,7 +291,8 @@ fn wait_for(files: &mut [PollFd<'_>], left: Option<Duration>) -> io::Result<()> 
 
 /// Returns the bytes of file data, and the number of retransmitted blocks.
 fn count_blocks(sends: &[Transmission]) -> (u64, u64) {
-    let (mut bytes, mut retransmitted) = (0, 0);
+    let mut bytes = 0;
+    let mut retransmitted = 0;
     for send in sends {
         if let Payload::Blocks { file, block, first, count, resent } = &send.payload {
             let start = (first - 1) * u64::from(*block);

@@ -141,7 +141,8 @@ impl Folder<'_> {
 
     /// Returns the root that signs issuers, with its key.
     fn root(&self, root: &str) -> Result<Root, TrustError> {
-        let (key_path, path) = (self.root_key(root), self.root_pem(root));
+        let key_path = self.root_key(root);
+        let path = self.root_pem(root);
         let key = files::read_private(&key_path)?
             .ok_or_else(|| TrustError::NoRootKey { path: key_path.clone() })?;
         Root::read(&self.must_read(&path)?, &key)

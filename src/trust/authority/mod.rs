@@ -122,13 +122,15 @@ impl CertificateAuthority {
         let active = &manifest.active;
         // The key is not used between two rotations, but still must not be readable by others.
         files::read_private(&folder.root_key(active))?;
-        let (key_path, path) = (folder.issuer_key(active), folder.issuer_pem(active));
+        let key_path = folder.issuer_key(active);
+        let path = folder.issuer_pem(active);
         let key = files::read_private(&key_path)?
             .ok_or_else(|| TrustError::damaged(&key_path, "it is missing"))?;
         let issuer_pem = folder.must_read(&path)?;
         let (der, issuer) = certificates::read(&issuer_pem, &key)
             .map_err(|invalid| invalid.in_files(&key_path, &path))?;
-        let (mut chain, mut accepted) = (vec![der.clone()], vec![der]);
+        let mut chain = vec![der.clone()];
+        let mut accepted = vec![der];
         for old in manifest.trusted(now) {
             let cross = folder.cross_pem(active, &old.root);
             chain.push(certificate(&cross, &folder.must_read(&cross)?)?);
@@ -139,7 +141,9 @@ impl CertificateAuthority {
         folder.write_bundle(&roots_pem)?;
         let signers = accepted.iter().cloned().chain(former).collect::<Vec<_>>();
         let server = tls::server_config(&issuer, active, chain, signers, now)?;
-        let (dir, site_name, node_life) = (dir.to_owned(), site_name.to_owned(), NODE_CERT_LIFE);
+        let dir = dir.to_owned();
+        let site_name = site_name.to_owned();
+        let node_life = NODE_CERT_LIFE;
         Ok(CertificateAuthority {
             dir,
             site_name,

@@ -27,7 +27,8 @@ pub fn server_config(
 ) -> Result<Arc<ServerConfig>, TrustError> {
     const WHAT: &str = "the TLS configuration of the agent API";
     let key = new_key()?;
-    let (not_after, usage) = (now.after(SERVER_CERT_LIFE), ExtendedKeyUsagePurpose::ServerAuth);
+    let not_after = now.after(SERVER_CERT_LIFE);
+    let usage = ExtendedKeyUsagePurpose::ServerAuth;
     let mut params = leaf_params(meshd_proto::SERVER_NAME, not_after, usage, root)?;
     params.subject_alt_names = vec![SanType::DnsName(
         meshd_proto::SERVER_NAME.try_into().map_err(TrustError::crypto(WHAT))?,

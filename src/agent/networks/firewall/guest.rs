@@ -103,7 +103,8 @@ pub fn isolate(ports: &[GuestPort], context: &FirewallContext) -> io::Result<()>
 
 /// Returns whether both tables match what [`isolate`] writes.
 pub fn is_current(ports: &[GuestPort], context: &FirewallContext) -> io::Result<bool> {
-    let (fingerprint, chains) = (fingerprint(ports, context), chains(ports, context));
+    let fingerprint = fingerprint(ports, context);
+    let chains = chains(ports, context);
     for family in [NETDEV, INET] {
         let rules: usize = chains
             .iter()

@@ -77,7 +77,8 @@ impl UserFirewall {
     /// boot or agent service of the central node.
     pub fn of_tasks(central: CentralServices) -> Self {
         let is_task = || meta_at_least(SOCKET_USER, MIN_UID);
-        let (mut output, mut forward) = (Vec::new(), Vec::new());
+        let mut output = Vec::new();
+        let mut forward = Vec::new();
         if failpoint::defends("task-network") {
             output
                 .extend(BOOT_PORTS.iter().map(|port| [is_task(), to_port(*port), drop()].concat()));
@@ -123,7 +124,8 @@ impl UserFirewall {
 
     /// Returns whether the table matches what [`UserFirewall::ensure`] writes.
     fn is_current(&self) -> io::Result<bool> {
-        let (found, expected) = (fingerprints(INET, self.table, None)?, self.fingerprint());
+        let found = fingerprints(INET, self.table, None)?;
+        let expected = self.fingerprint();
         Ok(found.len() == self.output.len() + self.forward.len()
             && found.iter().all(|found| *found == expected))
     }

@@ -44,8 +44,8 @@ impl VmCgroup {
         let root = cgroup2::open_hierarchy(Path::new(MOUNT_POINT))
             .map_err(|error| format!("cannot mount cgroup2: {error}"))?;
         let machines = files.folder().parent().unwrap_or(Path::new("/"));
-        let (base, uuid) =
-            (Digest::of(machines.as_os_str().as_encoded_bytes()).to_string(), spec.uuid);
+        let base = Digest::of(machines.as_os_str().as_encoded_bytes()).to_string();
+        let uuid = spec.uuid;
         let path = match spec.shares_processors() {
             true => cgroup2::workloads(&root)
                 .join(format!("meshd-vms-{}", &base[..12]))

@@ -85,7 +85,8 @@ impl Confinement {
         program: &Path,
         args: &[String],
     ) -> (PathBuf, Vec<String>) {
-        let (procs, folder) = (self.procs.clone(), self.folder.clone());
+        let procs = self.procs.clone();
+        let folder = self.folder.clone();
         let mut all = VmExec { uid: self.uid, gid: self.gid, procs, pins, pass, folder }.args();
         all.push(program.display().to_string());
         all.extend(args.iter().cloned());

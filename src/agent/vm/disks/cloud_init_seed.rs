@@ -63,7 +63,8 @@ pub fn image(spec: &VmSpec, public_key: Option<&str>) -> Option<Vec<u8>> {
 fn iso(label: &str, files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut folder =
         [record(&[0], FOLDER, SECTOR, true), record(&[1], FOLDER, SECTOR, true)].concat();
-    let (mut content, mut next) = (Vec::new(), FILES);
+    let mut content = Vec::new();
+    let mut next = FILES;
     for (name, bytes) in files {
         folder.extend(record(format!("{name}.;1").as_bytes(), next, bytes.len(), false));
         content.extend_from_slice(bytes);

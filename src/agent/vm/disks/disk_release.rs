@@ -58,7 +58,8 @@ pub async fn release(
     }
     let _reserved = reservations.hold_disks(uuid, disks.iter().map(|left| &left.disk));
     let release = Arc::new(DiskRelease { config, reservations, uuid });
-    let (check, all) = (release.clone(), disks.clone());
+    let check = release.clone();
+    let all = disks.clone();
     let never = CancellationToken::new();
     let checks =
         blocking(&never, move |_| all.iter().try_for_each(|left| check.idle_disk(left).map(drop)));

@@ -95,7 +95,8 @@ impl DiskWrite {
         cancel: &CancellationToken,
     ) -> Result<(), VmRefusal> {
         let failed = |reason: String| refusal(Reason::DiskWriteFailed, reason);
-        let (config, files) = (self.config.clone(), self.files.clone());
+        let config = self.config.clone();
+        let files = self.files.clone();
         let name = volume.name.clone();
         let begin = blocking(cancel, move |_| {
             begin(&config, &files, &volume, was_begun).map(|begun| (begun, volume))
@@ -241,7 +242,8 @@ async fn run(
         .kill_on_drop(true);
     let mut child =
         command.spawn().map_err(|error| format!("cannot run {}: {error}", qemu_img.display()))?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let out = child.stdout.take();
+    let err = child.stderr.take();
     let ended =
         async { tokio::join!(read_progress(out, set_progress), read_stderr(err), child.wait()) };
     let (last_output, stderr, status) = tokio::select! {

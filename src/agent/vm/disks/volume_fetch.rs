@@ -274,7 +274,9 @@ impl FetchJob {
                 .append(true)
                 .mode(0o600)
                 .open(&path)?;
-            let (mut hash, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; READ]);
+            let mut hash = Sha256::new();
+            let mut bytes = 0;
+            let mut piece = vec![0; READ];
             loop {
                 let length = file.read(&mut piece)?;
                 if length == 0 {
@@ -376,7 +378,8 @@ impl FetchJob {
         }
         // After a power loss, a file with its final name must be complete.
         part.file.sync_all().await.map_err(|error| self.store_error(&error))?;
-        let (from, to) = (self.store.partial_path(&self.digest), self.store.path(&self.digest));
+        let from = self.store.partial_path(&self.digest);
+        let to = self.store.path(&self.digest);
         fs::rename(from, to).map_err(|error| self.store_error(&error))
     }
 }

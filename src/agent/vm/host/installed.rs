@@ -65,7 +65,8 @@ pub fn uefi(tree: &Tree) -> Vec<Uefi> {
     let installed = facts.installed_uefi.iter().map(|firmware| ("", "", firmware));
     let found = bundled.chain(installed).filter_map(|(folder, separator, firmware)| {
         let path = |file: &str| tree.path(&format!("{folder}{separator}{file}"));
-        let (code, vars) = (path(firmware.code), path(firmware.vars));
+        let code = path(firmware.code);
+        let vars = path(firmware.vars);
         (code.is_file() && vars.is_file()).then_some(Uefi {
             code,
             vars,

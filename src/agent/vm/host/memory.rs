@@ -31,7 +31,9 @@ pub struct Memory {
 impl Memory {
     /// Returns the bytes that are free beside the memory reserved for these VMs.
     pub fn free_beside<'a>(&self, reserved: impl IntoIterator<Item = &'a VmSpec>) -> u64 {
-        let (mut all, mut untouched, mut growth) = (0u64, 0u64, NODE_RESERVE);
+        let mut all = 0u64;
+        let mut untouched = 0u64;
+        let mut growth = NODE_RESERVE;
         for spec in reserved {
             let own = spec.node_memory();
             let touched = self.touched.get(&spec.uuid).copied().unwrap_or(0);

@@ -90,7 +90,8 @@ pub struct ImageFile {
 /// Reads the resources of the node in a blocking thread. A node that cannot be read within
 /// [`SURVEY_TIMEOUT`] has no resources.
 pub async fn survey(config: &Arc<HostConfig>, spec: &VmSpec) -> HostResources {
-    let (config, spec) = (config.clone(), spec.clone());
+    let config = config.clone();
+    let spec = spec.clone();
     let task = tokio::task::spawn_blocking(move || read(&config, &spec));
     let result =
         tokio::time::timeout(SURVEY_TIMEOUT, task).await.map_err(|elapsed| elapsed.to_string());

@@ -38,7 +38,8 @@ struct DiskWriteTask {
 
 impl DiskWrites {
     pub(super) fn start(&mut self, uuid: SystemUuid, write: DiskWrite) {
-        let (cancel, progress) = (CancellationToken::new(), write.progress.clone());
+        let cancel = CancellationToken::new();
+        let progress = write.progress.clone();
         let (open_until_end, ended) = watch::channel(());
         let cancelled = cancel.clone();
         self.tasks.spawn(async move {
@@ -73,8 +74,8 @@ impl DiskWrites {
 
     pub fn progress(&self, uuid: SystemUuid) -> Option<VmFetching> {
         let progress = &self.running.get(&uuid)?.progress;
-        let (bytes, total) =
-            (progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
+        let bytes = progress.bytes.load(Ordering::Relaxed);
+        let total = progress.total.load(Ordering::Relaxed);
         Some(VmFetching { bytes, total, writing: true, obstacle: None })
     }
 

@@ -114,7 +114,8 @@ impl VmManager {
             updates: update_sender,
         };
         reconciler.publish();
-        let (reports, nics) = (reconciler.reports.subscribe(), reconciler.nics.subscribe());
+        let reports = reconciler.reports.subscribe();
+        let nics = reconciler.nics.subscribe();
         let mut task = JoinSet::new();
         task.spawn(reconciler.run(request_queue));
         VmManager {

@@ -52,8 +52,8 @@ struct PendingStartsFile {
 impl PendingStarts {
     /// Reads the orders that an earlier agent of the same boot left.
     pub fn open(config: &HostConfig) -> Self {
-        let (file, boot) =
-            (config.vms_dir.join(FILE), system::kernel_boot_id(&Tree::new(&config.root)));
+        let file = config.vms_dir.join(FILE);
+        let boot = system::kernel_boot_id(&Tree::new(&config.root));
         let stored = files::read(&file)
             .ok()
             .and_then(|text| serde_json::from_str::<PendingStartsFile>(&text).ok());

@@ -127,7 +127,8 @@ impl Reconciler {
         let (spec, report) = spec.zip(self.vms.watch(uuid)).ok_or_else(|| {
             LoginFault::new(format!("the VM {uuid} is not on this node"), "see `meshd vm list`")
         })?;
-        let (state, addresses) = (report.borrow().state, self.nic_addresses.borrow());
+        let state = report.borrow().state;
+        let addresses = self.nic_addresses.borrow();
         guest_login::access(spec, state, &addresses, &self.vms.files(uuid), &self.vms.config())
     }
 
@@ -169,8 +170,8 @@ impl Reconciler {
                 let pending = self.pending_starts.remove(uuid);
                 if self.releasing_vms.insert(uuid) {
                     let spec = pending.as_ref().map(|pending| &*pending.spec);
-                    let (write_ended, release) =
-                        (self.disk_writes.cancel(uuid), self.vms.start_release(uuid, spec, disks));
+                    let write_ended = self.disk_writes.cancel(uuid);
+                    let release = self.vms.start_release(uuid, spec, disks);
                     self.releases.spawn(async move {
                         write_ended.await;
                         (uuid, release.await.map_err(|error| error.reason))

@@ -32,7 +32,8 @@ impl Reconciler {
         }
         match self.vms.reserve_for_disk_write(&pending.spec).await {
             Ok(()) => {
-                let (config, progress) = (self.vms.config(), Arc::default());
+                let config = self.vms.config();
+                let progress = Arc::default();
                 self.disk_writes.start(uuid, DiskWrite { files, config, volumes, progress });
                 self.pending_starts.insert(pending);
                 None

@@ -110,7 +110,8 @@ impl Vms {
 
     /// Starts the supervisor of a VM after a delay.
     fn supervise(&mut self, stored: PersistedVm, files: VmPaths, delay: Duration) {
-        let (spec, start) = (stored.spec.clone(), stored.start);
+        let spec = stored.spec.clone();
+        let start = stored.start;
         let mut supervisor = VmSupervisor::new(
             stored,
             files,
@@ -284,7 +285,8 @@ impl Vms {
         let files = self.files(uuid);
         let disks = disk_release::disks_of(&files, vm.map(|vm| &vm.spec).or(pending), reported);
         let commands = vm.map(|vm| vm.commands.clone());
-        let (config, reservations) = (self.config.clone(), self.reservations.clone());
+        let config = self.config.clone();
+        let reservations = self.reservations.clone();
         async move {
             let (sender, result) = oneshot::channel();
             let removed = match commands {

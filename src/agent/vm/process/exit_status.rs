@@ -32,7 +32,8 @@ pub fn paused(spec: &VmSpec, pause: &Pause, error: Option<&DiskError>) -> VmEven
         format!(": {operation} of {disk}: {reason}")
     });
     let hint = if pause.resumable { "resumes the guest" } else { "restarts the guest" };
-    let (state, cause) = (&pause.run_state, cause.unwrap_or_default());
+    let state = &pause.run_state;
+    let cause = cause.unwrap_or_default();
     let reason = format!("QEMU paused the guest ({state}){cause}; `meshd vm start` {hint}");
     VmEvent::Paused { reason, resumable: pause.resumable }
 }

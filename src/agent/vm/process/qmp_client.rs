@@ -278,8 +278,8 @@ impl LineReader {
                 return Ok(None);
             }
             let end = bytes.iter().position(|byte| *byte == b'\n');
-            let (piece, used) =
-                (&bytes[..end.unwrap_or(bytes.len())], end.map_or(bytes.len(), |end| end + 1));
+            let piece = &bytes[..end.unwrap_or(bytes.len())];
+            let used = end.map_or(bytes.len(), |end| end + 1);
             if self.line.len() + piece.len() > qmp_message::MAX_LINE {
                 self.is_too_long = true;
             }

@@ -100,7 +100,8 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
     let qmp = line.pass(PassedFile::Listen(files.qmp()));
     line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
     line.add("-mon", "chardev=qmp,mode=control");
-    let (serial, log) = (escape_path(&files.serial()), escape_path(&files.console()));
+    let serial = escape_path(&files.serial());
+    let log = escape_path(&files.console());
     // QEMU writes console output to a file, because agents restart. Input is a FIFO, which QEMU
     // does not read while the UART of the guest is full. With a socket, QEMU would close the
     // connection and lose input.
@@ -112,8 +113,8 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
         flash(uefi, files, &mut line);
     }
     for (index, function) in plan.functions.iter().enumerate() {
-        let (slot, port) =
-            (FIRST_PORT_SLOT + index / FUNCTIONS_PER_PCI_SLOT, index % FUNCTIONS_PER_PCI_SLOT);
+        let slot = FIRST_PORT_SLOT + index / FUNCTIONS_PER_PCI_SLOT;
+        let port = index % FUNCTIONS_PER_PCI_SLOT;
         let first = if port == 0 { ",multifunction=on" } else { "" };
         line.add(
             "-device",
@@ -229,13 +230,14 @@ fn disk(
     line: &mut CommandLine,
 ) {
     let name = spec.volumes.get(index).map(|volume| volume.name.as_str()).unwrap_or_default();
-    let (node, boot) = (format!("{VOLUME_NODE}{index}"), index + 1);
+    let node = format!("{VOLUME_NODE}{index}");
+    let boot = index + 1;
     let cd = || format!("ide-cd,drive={node},bootindex={boot}");
     let block = || format!("virtio-blk-pci,drive={node},bootindex={boot},serial={name}");
     let (source, device) = match volume {
         PlannedVolume::Layer { base, .. } => {
-            let (file, base) =
-                (escape_path(&files.layer(index)), line.open(PassedFile::Read(base.clone())));
+            let file = escape_path(&files.layer(index));
+            let base = line.open(PassedFile::Read(base.clone()));
             // The layer belongs to the VM; other VMs share the image.
             let layer = format!("driver=qcow2,discard=unmap,file.driver=file,file.filename={file}");
             let below = format!(

@@ -204,7 +204,8 @@ impl Planner<'_> {
     }
 
     fn cpus(&mut self) -> Option<Vec<u32>> {
-        let (vcpus, threads) = (self.spec.vcpus, self.host.threads);
+        let vcpus = self.spec.vcpus;
+        let threads = self.host.threads;
         if vcpus > threads {
             let detail = format!("{vcpus} CPUs requested, the node has {threads} threads");
             self.refuse(VmRefusalReason::CpusExceeded, detail);
@@ -238,11 +239,13 @@ impl Planner<'_> {
             Some(growth) => *growth,
             None => planned(),
         };
-        let (own, free) =
-            (self.spec.node_memory(), host.memory.free_beside(self.others.iter().copied()));
+        let own = self.spec.node_memory();
+        let free = host.memory.free_beside(self.others.iter().copied());
         if own.saturating_add(growth) > free {
             let mib = |bytes| ByteSize::from_bytes(bytes).mib();
-            let (total, free, own) = (mib(host.memory.total), mib(free), mib(own));
+            let total = mib(host.memory.total);
+            let free = mib(free);
+            let own = mib(own);
             let layers = if growth > 0 {
                 format!(" plus {} MiB for its layers", mib(growth))
             } else {
@@ -345,7 +348,8 @@ impl Planner<'_> {
     }
 
     fn volumes(&mut self) -> Vec<PlannedVolume> {
-        let (spec, host) = (self.spec, self.host);
+        let spec = self.spec;
+        let host = self.host;
         let mut planned = Vec::new();
         for volume in &spec.volumes {
             let image = |digest| host.images.get(digest);
@@ -386,7 +390,8 @@ impl Planner<'_> {
     }
 
     fn units(&mut self) -> Vec<PciAddress> {
-        let (spec, host) = (self.spec, self.host);
+        let spec = self.spec;
+        let host = self.host;
         let mut functions: Vec<PciAddress> = Vec::new();
         for address in &spec.units {
             let Some(unit) = host.units.iter().find(|unit| has_function(unit, address)) else {

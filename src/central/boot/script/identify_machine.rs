@@ -50,7 +50,9 @@ impl BootService {
         machine: &ObservedMachine,
         request: BootRequest,
     ) -> Result<Node, Refusal> {
-        let (id, now, snapshot) = (machine.node_id(), self.env.now(), self.env.snapshot());
+        let id = machine.node_id();
+        let now = self.env.now();
+        let snapshot = self.env.snapshot();
         let node_with_other_nic = self.env.store.read(|model| {
             let known = model.node(id).filter(|node| !node.fingerprint.macs.contains(&machine.mac));
             known.cloned()
@@ -172,7 +174,8 @@ impl BootService {
         machine: &ObservedMachine,
         request: BootRequest,
     ) -> Result<Option<NodeId>, Refusal> {
-        let (id, mac) = (machine.node_id(), machine.mac);
+        let id = machine.node_id();
+        let mac = machine.mac;
         let other = self
             .env
             .store
@@ -201,7 +204,8 @@ impl BootService {
         detail: &str,
         shared: bool,
     ) {
-        let (now, mac) = (self.env.now(), machine.mac);
+        let now = self.env.now();
+        let mac = machine.mac;
         let is_news = self
             .env
             .store
@@ -365,7 +369,8 @@ impl Identification<'_> {
     /// again: another machine with the same identity may have been stored since the first check.
     fn record(&self, tx: &mut Tx<'_>) -> Result<Node, IdentifyError> {
         let Identification { machine, now, .. } = *self;
-        let (id, mac) = (machine.node_id(), machine.mac);
+        let id = machine.node_id();
+        let mac = machine.mac;
         let identified = self.identified(tx.before(), tx.node(id))?;
         let other = tx.before().node_of_mac(mac).filter(|other| other.id != id);
         if let Some(held) = other.filter(|other| is_held(other)) {

@@ -23,7 +23,8 @@ impl BootService {
         machine: &ObservedMachine,
         client: &LanClient,
     ) -> Result<BootSession, Refusal> {
-        let (now, from) = (self.env.now(), client.ipv4());
+        let now = self.env.now();
+        let from = client.ipv4();
         let session = self.env.store.read(|model| model.newest_session(machine.mac).cloned());
         let is_current = |session: &&BootSession| {
             session.is_fresh(now) && session.address == Some(from) && !has_its_overlay(session)
@@ -113,8 +114,8 @@ impl BootService {
         let target = self
             .known_node(id)
             .map_or_else(|| "an unknown node".to_owned(), |known| known.to_string());
-        let (kind, cause) =
-            (ConditionKind::BootImpersonated, format!("script from {from} as {target}"));
+        let kind = ConditionKind::BootImpersonated;
+        let cause = format!("script from {from} as {target}");
         self.env
             .alarm(Alarm { kind, node: Some(id), session: session.into(), cause, detail })
             .await;

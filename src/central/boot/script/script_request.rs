@@ -47,7 +47,8 @@ impl BootService {
             return self.refuse(Refusal::Unidentified, requester).await;
         };
         request.board_serial.trim().clone_into(&mut machine.fingerprint.board_serial);
-        let (loader, mac) = (request.loader, Some(request.mac));
+        let loader = request.loader;
+        let mac = Some(request.mac);
         let requester = Requester { loader, mac, node: Some(machine.node_id()), from, endpoint };
         match self.boot(&request, &machine, &client, endpoint).await {
             Ok(script) => script,
@@ -62,7 +63,8 @@ impl BootService {
         client: &LanClient,
         endpoint: Endpoint,
     ) -> Result<String, Refusal> {
-        let (id, from) = (machine.node_id(), client.ipv4());
+        let id = machine.node_id();
+        let from = client.ipv4();
         let session = self.verify_requester(machine, client).await?;
         let former = self.former_record(machine);
         let is_own = |other: &NodeId| {
@@ -139,7 +141,8 @@ impl BootService {
     /// reason record no further event.
     async fn refuse(&self, refusal: Refusal, requester: Requester) -> String {
         let Requester { loader, node, from, endpoint, .. } = requester;
-        let (now, code) = (self.env.now(), refusal.code());
+        let now = self.env.now();
+        let code = refusal.code();
         metrics::counter!("meshd_boot_refusals_total", "code" => code).increment(1);
         let session = self.find_own_session(requester);
         let correlation = match session {

@@ -95,7 +95,8 @@ fn hugepages(table: &Table<'_>) -> Option<Located<Hugepages>> {
     let table = table.table("hugepages")?;
     let size = table.choice("size", &[("1G", PageSize::G1), ("2M", PageSize::M2)]);
     let count = table.integer("count", 0..=MAX_PAGES);
-    let (size, count) = (table.required("size", size, hint), table.required("count", count, hint));
+    let size = table.required("size", size, hint);
+    let count = table.required("count", count, hint);
     Some(at.with(Hugepages { size: size?.value, count: count?.value }))
 }
 

@@ -73,8 +73,8 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
         }
         written.push(pool);
     }
-    let (mac_prefix, rules) =
-        (or(&table, "mac_prefix", prefix, MacPrefix::default()), rules::read(document, &table));
+    let mac_prefix = or(&table, "mac_prefix", prefix, MacPrefix::default());
+    let rules = rules::read(document, &table);
     let pools = written.into_iter().map(|pool| pool.value).collect();
     whole.then_some(Vms { mac_prefix: mac_prefix?, pools, rules: rules? })
 }
@@ -118,7 +118,8 @@ fn pool(document: &Document, table: &Table<'_>) -> Option<Located<VmAddressPool>
     let range = table
         .required("range", table.string("range"), hint)
         .and_then(|text| dhcp::range(document, text));
-    let (bridge, range) = (bridge?.value, range?);
+    let bridge = bridge?.value;
+    let range = range?;
     let (first, last) = range.value;
     Some(range.with(VmAddressPool { bridge, first, last }))
 }

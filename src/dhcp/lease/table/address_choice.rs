@@ -33,7 +33,8 @@ impl LeaseTable {
         self.advance(now);
         let permitted = |address: &Ipv4Addr| !self.reserved.denies(*address, client);
         let own = self.addresses_of(client.mac);
-        let (leased, offered) = (own.leased.filter(permitted), own.offered.filter(permitted));
+        let leased = own.leased.filter(permitted);
+        let offered = own.offered.filter(permitted);
         let unused = |address: &Ipv4Addr| !self.neighbours.is_used_by_other(*address, client.mac);
         let reserved =
             self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));

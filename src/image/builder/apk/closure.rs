@@ -136,7 +136,8 @@ impl<'r> Solver<'r> {
                 self.unresolved.push_back(record);
             }
             Err(providers) => {
-                let (dependency, dependent) = (dependency.to_string(), dependent.to_owned());
+                let dependency = dependency.to_string();
+                let dependent = dependent.to_owned();
                 self.missing.insert(match providers.is_empty() {
                     true => MissingPackage::Missing { dependency, dependent },
                     false => MissingPackage::Undecided { dependency, dependent, providers },

@@ -48,7 +48,8 @@ pub(in crate::builder) fn verify<'b>(
                 signers.push(signer.to_owned());
                 continue;
             };
-            let (signature_file, signed_file) = (scratch.join("signature"), scratch.join("signed"));
+            let signature_file = scratch.join("signature");
+            let signed_file = scratch.join("signed");
             fs::write(&signature_file, signature).map_err(SignatureError::Damaged)?;
             fs::write(&signed_file, signed).map_err(SignatureError::Damaged)?;
             let run = ToolCommand::new("openssl")
@@ -83,7 +84,8 @@ pub(in crate::builder) fn sign(
     scratch: &Path,
 ) -> Result<Vec<u8>, CommandError> {
     let body = members::pack(index, true);
-    let (signature, signed) = (scratch.join("our.signature"), scratch.join("our.index"));
+    let signature = scratch.join("our.signature");
+    let signed = scratch.join("our.index");
     let start = |source| CommandError::Start { program: "openssl".to_owned(), source };
     fs::write(&signed, &body).map_err(start)?;
     ToolCommand::new("openssl")

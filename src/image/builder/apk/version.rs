@@ -93,7 +93,8 @@ fn number(at: usize, left: &str, right: &str) -> Ordering {
     if at > 0 && (left.starts_with('0') || right.starts_with('0')) {
         return left.cmp(right);
     }
-    let (left, right) = (left.trim_start_matches('0'), right.trim_start_matches('0'));
+    let left = left.trim_start_matches('0');
+    let right = right.trim_start_matches('0');
     left.len().cmp(&right.len()).then(left.cmp(right))
 }
 

@@ -85,8 +85,9 @@ struct BundleBuild<'a> {
 impl BundleBuild<'_> {
     /// Fetches packages and stages the bundle; returns its commands and packages.
     fn assemble(&self) -> Result<BundleContents, BuildError> {
-        let (scratch, root, stage) =
-            (self.work.folder("fetch")?, self.work.folder("tree")?, self.work.folder("stage")?);
+        let scratch = self.work.folder("fetch")?;
+        let root = self.work.folder("tree")?;
+        let stage = self.work.folder("stage")?;
         let mut tree = Tree::new(&self.request.cache_dir, &scratch, root);
         tree.add(&self.recipe.packages)?;
         let elf_files = stage::programs_and_files(self.recipe, tree.root(), &stage)?;

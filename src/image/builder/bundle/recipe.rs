@@ -83,7 +83,8 @@ fn read(root: &Table<'_>) -> Option<BundleRecipe> {
         (!packages.is_empty()).then_some(packages),
         "packages = [\"mpich\"]",
     );
-    let (mut programs, mut names) = (Vec::new(), BTreeSet::new());
+    let mut programs = Vec::new();
+    let mut names = BTreeSet::new();
     for table in &root.tables("programs") {
         let Some(program) = program(table) else { continue };
         if !names.insert(program.name().to_owned()) {

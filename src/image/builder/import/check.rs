@@ -121,7 +121,8 @@ pub(super) fn image(
     bytes(modloop).and_then(|bytes| squashfs_is_whole(&bytes)).map_err(wrong)?;
     let releases = releases(modloop)?;
     if releases.iter().ne([&facts.release]) {
-        let (kernel, modloop) = (facts.release, releases.into_iter().collect());
+        let kernel = facts.release;
+        let modloop = releases.into_iter().collect();
         return Err(ImportError::Mismatch { kernel, modloop });
     }
     Ok(facts.release)

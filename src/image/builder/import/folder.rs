@@ -46,7 +46,8 @@ pub(super) fn recipe(folder: &Path) -> Result<(ImportRecipe, Vec<PathBuf>), Buil
     if keys.is_empty() {
         return Err(absent("public key of the packages under keys/").into());
     }
-    let (url, branch) = (folder.display().to_string(), String::new());
+    let url = folder.display().to_string();
+    let branch = String::new();
     Ok((
         ImportRecipe {
             arch: facts.arch,

@@ -77,7 +77,8 @@ pub fn import(
         scratch,
     };
     std::fs::create_dir_all(cache).map_err(io_error("make the folder", cache))?;
-    let (kernel, packages) = (context(&scratch[0]), context(&scratch[1]));
+    let kernel = context(&scratch[0]);
+    let packages = context(&scratch[1]);
     let trusted = work.folder("trusted")?;
     let site_key = keys::repo_key(&request.build.keys_dir, &trusted)?;
     let packages = PackageImport {

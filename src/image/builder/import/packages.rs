@@ -149,7 +149,8 @@ impl PackageImport<'_> {
         let scratch = self.context.scratch;
         let arch = self.context.recipe.arch.to_string();
         let root = scratch.join("root");
-        let (repository, keys) = (root.join("packages").join(&arch), root.join("etc/apk/keys"));
+        let repository = root.join("packages").join(&arch);
+        let keys = root.join("etc/apk/keys");
         for folder in [&repository, &keys] {
             fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
         }

@@ -50,7 +50,9 @@ pub struct Netboot {
 impl Mirror {
     /// Returns the URL of Alpine's netboot bundle.
     pub fn bundle(&self, netboot: &Netboot, arch: Architecture) -> String {
-        let (url, branch, version) = (&self.url, &self.branch, &netboot.version);
+        let url = &self.url;
+        let branch = &self.branch;
+        let version = &netboot.version;
         format!("{url}/{branch}/releases/{arch}/alpine-netboot-{version}-{arch}.tar.gz")
     }
 

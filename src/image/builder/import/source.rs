@@ -115,8 +115,8 @@ impl ImportContext<'_> {
         }
         let mut last = None;
         for kind in ["sha512", "sha256"] {
-            let (publisher, to) =
-                (format!("{url}.{kind}"), self.scratch.join(format!("bundle.{kind}")));
+            let publisher = format!("{url}.{kind}");
+            let to = self.scratch.join(format!("bundle.{kind}"));
             match curl::download(&publisher, &to, MAX_SUM) {
                 Ok(()) => {
                     let text = fs::read_to_string(&to).unwrap_or_default();
@@ -203,7 +203,8 @@ impl ImportContext<'_> {
     /// Returns a repository in a folder: `packages/<repository>/<arch>/`, `packages/<arch>/` or
     /// `packages/`.
     fn folder(&self, folder: &Path, repository: &str) -> Result<PathBuf, ImportError> {
-        let (packages, arch) = (folder.join("packages"), self.recipe.arch.to_string());
+        let packages = folder.join("packages");
+        let arch = self.recipe.arch.to_string();
         let candidates =
             [packages.join(repository).join(&arch), packages.join(&arch), packages.clone()];
         let found = candidates.into_iter().find(|folder| folder.join(INDEX_ARCHIVE).is_file());

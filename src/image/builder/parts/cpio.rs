@@ -26,7 +26,8 @@ pub(crate) fn pack(
         let path = root.join(file);
         finish(&path, Some(if path.is_dir() { 0o755 } else { 0o644 }), date)?;
     }
-    let (names, plain) = (scratch.join("initrd.list"), scratch.join("initrd.cpio"));
+    let names = scratch.join("initrd.list");
+    let plain = scratch.join("initrd.cpio");
     let list: String = files.iter().map(|file| format!("{file}\0")).collect();
     fs::write(&names, list).map_err(io_error("write", &names))?;
     ToolCommand::new("cpio")

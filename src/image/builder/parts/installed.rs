@@ -203,7 +203,8 @@ fn unbase64(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut bit_count) = (0u32, 0u32);
+    let mut bits = 0u32;
+    let mut bit_count = 0u32;
     for byte in body.bytes() {
         let value = ALPHABET.iter().position(|c| *c == byte)?;
         bits = (bits << 6 | u32::try_from(value).ok()?) & 0xffff;

@@ -129,7 +129,8 @@ fn plan_installed(
     if let Some(node) =
         package.folders.iter().chain(&package.files).find(|node| node.owner != (0, 0))
     {
-        let (path, owner) = (node.path.clone(), node.owner);
+        let path = node.path.clone();
+        let owner = node.owner;
         return Err(PlanError::Owner { package: package.name().to_owned(), path, owner });
     }
     let files = package.files.iter().map(|file| {

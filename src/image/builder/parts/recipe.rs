@@ -311,7 +311,8 @@ fn read_restore(table: &Table<'_>) -> Option<Restore> {
             }
         });
     let replace: Vec<_> = replace.collect();
-    let (content, link) = (table.string("content"), table.word("link"));
+    let content = table.string("content");
+    let link = table.word("link");
     let differs = table.word("differs").is_some();
     let edits = !drop_lines.is_empty() || !replace.is_empty();
     let edit = match (edits, content, link) {

@@ -166,7 +166,8 @@ impl Repo<'_> {
     fn stage_recipe(&self, from: &Path, to: &Path) -> Result<(), BuildError> {
         for entry in fs::read_dir(from).map_err(io_error("read", from))? {
             let entry = entry.map_err(io_error("read", from))?;
-            let (source, target) = (entry.path(), to.join(entry.file_name()));
+            let source = entry.path();
+            let target = to.join(entry.file_name());
             let meta = entry.metadata().map_err(io_error("read", &source))?;
             if meta.is_dir() {
                 fs::create_dir_all(&target).map_err(io_error("make the folder", &target))?;

@@ -85,7 +85,8 @@ impl ListOwner {
     }
 
     fn list_name(&self, kind: ListKind) -> String {
-        let (site, id) = (plain_name(&self.site), &self.id);
+        let site = plain_name(&self.site);
+        let id = &self.id;
         match kind {
             ListKind::Versions => format!("{site}.{id}"),
             ListKind::Volumes => format!("{site}.{id}.volumes"),
@@ -115,7 +116,8 @@ impl ListOwner {
         needed: &BTreeSet<Digest>,
     ) -> Result<(), BuildError> {
         let folder = blobs_dir.join(IN_USE);
-        let (name, former) = (self.list_name(kind), self.former_list_name(kind));
+        let name = self.list_name(kind);
+        let former = self.former_list_name(kind);
         let path = folder.join(&name);
         let lines: String = needed.iter().map(|digest| format!("{digest}\n")).collect();
         let text = format!(
@@ -167,7 +169,8 @@ impl ListOwner {
 
     /// Returns a list of another site with the name of this one. Blocks.
     pub fn list_of_namesake(&self, blobs_dir: &Path) -> Option<PathBuf> {
-        let (folder, name) = (blobs_dir.join(IN_USE), plain_name(&self.site));
+        let folder = blobs_dir.join(IN_USE);
+        let name = plain_name(&self.site);
         let is_namesake = |list: &String| !self.owns(list) && list.split('.').next() == Some(&name);
         list_names(&folder).into_iter().find(is_namesake).map(|list| folder.join(list))
     }

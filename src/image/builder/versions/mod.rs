@@ -167,7 +167,8 @@ fn find_by_prefix(
         |version: &&Digest| prefix.len() >= LEAST_PREFIX && version.to_string().starts_with(prefix);
     let found: Vec<Digest> = all.iter().filter(has_prefix).copied().collect();
     let [version] = found[..] else {
-        let (prefix, all) = (prefix.chars().take(80).collect(), all.into_iter().collect());
+        let prefix = prefix.chars().take(80).collect();
+        let all = all.into_iter().collect();
         return Err(VersionError::NoUniqueVersion { name: name.clone(), prefix, found, all });
     };
     Ok(version)

@@ -170,7 +170,8 @@ impl Volumes {
     /// Removes leftovers of a crash: incomplete files, and files without description.
     fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            let (path, name) = (entry.path(), entry.file_name());
+            let path = entry.path();
+            let name = entry.file_name();
             let digest = name.to_str().and_then(|name| name.parse::<Digest>().ok());
             let unknown = digest.is_some_and(|digest| !self.description(&digest).exists());
             if unknown || name.to_str().is_some_and(|name| name.starts_with(TEMPORARY)) {
@@ -192,7 +193,9 @@ impl Volumes {
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::fchown(&to, Some(owner.uid()), Some(owner.gid()))?;
         }
-        let (mut hash, mut size, mut block) = (Sha256::new(), 0, head);
+        let mut hash = Sha256::new();
+        let mut size = 0;
+        let mut block = head;
         loop {
             to.write_all(&block)?;
             hash.update(&block);
@@ -217,7 +220,8 @@ impl Volumes {
         if let Some(VolumeInfo { name, digest, .. }) = taken {
             return Err(VolumeError::Taken { name, digest });
         }
-        let (path, description) = (self.path(&info.digest), self.description(&info.digest));
+        let path = self.path(&info.digest);
+        let description = self.description(&info.digest);
         fs::rename(temporary, &path).map_err(volume_error(&path))?;
         let text = serde_json::to_vec(info).expect("plain data");
         let write = || {

@@ -89,7 +89,8 @@ impl Tables<'_> {
         mut each: impl FnMut(u64),
     ) -> io::Result<()> {
         let end = offset.saturating_add(size).min(self.length);
-        let (mut at, step) = (offset, usize::try_from(entry).unwrap_or(8));
+        let mut at = offset;
+        let step = usize::try_from(entry).unwrap_or(8);
         while at < end {
             let length = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
             let mut piece = vec![0; length];

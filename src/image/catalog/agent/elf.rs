@@ -41,8 +41,8 @@ pub(super) fn static_program(program: &[u8]) -> Result<Architecture, String> {
 fn interpreter(program: &[u8]) -> Result<Option<String>, String> {
     let damaged = || "its ELF program headers are damaged".to_owned();
     let headers = number(program, 32, 8).ok_or_else(damaged)?;
-    let (size, count) =
-        (number(program, 54, 2).ok_or_else(damaged)?, number(program, 56, 2).ok_or_else(damaged)?);
+    let size = number(program, 54, 2).ok_or_else(damaged)?;
+    let count = number(program, 56, 2).ok_or_else(damaged)?;
     for index in 0..count {
         let header = headers.checked_add(index * size).ok_or_else(damaged)?;
         if number(program, header, 4).ok_or_else(damaged)? != PT_INTERP {

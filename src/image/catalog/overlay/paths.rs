@@ -15,11 +15,13 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
         }
     }
     for entry in root.entries_of("directories") {
-        let (mode, owner) = (mode(document, &entry.table), owner(document, &entry.table));
+        let mode = mode(document, &entry.table);
+        let owner = owner(document, &entry.table);
         let replace = flag(&entry.table, "replace");
         if let Some(path) = path(document, &entry.name) {
             let location = location(&entry.name);
-            let (mode, owner) = (mode.unwrap_or(0o755), owner.unwrap_or_default());
+            let mode = mode.unwrap_or(0o755);
+            let owner = owner.unwrap_or_default();
             let directory = OverlayEntry {
                 source: Source::Directory,
                 mode,
@@ -109,8 +111,10 @@ fn file(
     entries: &mut Entries,
 ) {
     let agent = table.choice("source", &[("agent", ())]).is_some();
-    let (mode, owner) = (mode(document, table), owner(document, table));
-    let (append, replace) = (flag(table, "append"), flag(table, "replace"));
+    let mode = mode(document, table);
+    let owner = owner(document, table);
+    let append = flag(table, "append");
+    let replace = flag(table, "replace");
     let omit_empty = flag(table, "omit_empty");
     if agent {
         if path.to_string() != AGENT_PATH {

@@ -95,7 +95,8 @@ struct Walk<'a> {
 /// Returns every file, link and empty folder below `rootfs`. Other folders are created with their
 /// content, or declared in `overlay.toml`. `real` is the path of `rootfs` without links.
 pub(super) fn read(rootfs: &Path, real: &Path, reference: u32, faults: &mut Vec<Fault>) -> RootFs {
-    let (entries, lost) = (Entries::new(), Vec::new());
+    let entries = Entries::new();
+    let lost = Vec::new();
     let opened = open_folder(real);
     let mut walk =
         Walk { root: rootfs, opened, reference, lost, entries, bytes: 0, seen: 0, faults };

@@ -86,7 +86,8 @@ pub(super) fn read(
 ) -> Option<(VarName, Variable)> {
     let hint = "say what a value must be: bool, integer, text or list";
     let kind = table.required("type", table.choice("type", &VarKind::ALL), hint);
-    let (default, required) = (table.variable("default"), table.bool("required"));
+    let default = table.variable("default");
+    let required = table.bool("required");
     let secret = table.bool("secret").is_some_and(|secret| secret.value);
     let description =
         table.word("description").map(|text| document.plain_line(text)).unwrap_or_default();

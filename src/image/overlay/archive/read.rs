@@ -21,7 +21,8 @@ pub fn read(targz: &[u8]) -> io::Result<Vec<RenderedFile>> {
     for entry in archive.entries()? {
         let mut entry = entry?;
         let header = entry.header();
-        let (mode, owner) = (header.mode()?, (header.uid()?, header.gid()?));
+        let mode = header.mode()?;
+        let owner = (header.uid()?, header.gid()?);
         let path = String::from_utf8_lossy(&entry.path_bytes()).trim_end_matches('/').to_owned();
         let path = SafePath::new(&path).map_err(io::Error::other)?;
         let (digest, kind, size) = match header.entry_type() {

@@ -30,7 +30,9 @@ const BOARD_SERIAL: &str = "smbios/2.7.0";
 /// cache it.
 pub(super) fn boot_script(plan: &BootPlan) -> String {
     let BootPlan { public, secret } = plan;
-    let (node, profile, session) = (public.node, &public.profile, secret.session);
+    let node = public.node;
+    let profile = &public.profile;
+    let session = secret.session;
     let line = command_line(plan, &kernel_args(plan));
     let mut out = format!(
         "#!ipxe\n# node {node}\n# profile {profile}\n# session {session}\n\
@@ -75,7 +77,8 @@ pub(super) fn refusal_script(
     correlation: &str,
 ) -> String {
     let node = node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
-    let (code, seconds) = (refusal.code(), refusal.wait_seconds());
+    let code = refusal.code();
+    let seconds = refusal.wait_seconds();
     let message = ipxe_quote::ipxe_text(&refusal.message());
     let correlation = ipxe_quote::ipxe_text(correlation);
     format!(

@@ -66,7 +66,8 @@ pub struct Audit {
 impl Audit {
     /// Creates the record of an executed order.
     pub fn done(at: Timestamp, by: AuditContext) -> Self {
-        let (outcome, detail) = (AuditOutcome::Done, String::new());
+        let outcome = AuditOutcome::Done;
+        let detail = String::new();
         Audit { at, by, target: None, node: None, outcome, detail, count: 1, first_at: None }
     }
 

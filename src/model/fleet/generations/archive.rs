@@ -177,7 +177,8 @@ fn files(before: &[ArchivedFile], after: &[ArchivedFile]) -> Vec<FileDiff> {
     let by_path = |files: &'_ [ArchivedFile]| -> BTreeMap<SafePath, ArchivedFile> {
         files.iter().map(|file| (file.path.clone(), file.clone())).collect()
     };
-    let (before, after) = (by_path(before), by_path(after));
+    let before = by_path(before);
+    let after = by_path(after);
     let paths: BTreeSet<&SafePath> = before.keys().chain(after.keys()).collect();
     let one = |path: &SafePath| {
         let diff = |change, attributes, file: &ArchivedFile| {

@@ -40,7 +40,8 @@ pub fn update_boot_conditions(
             }
             let other = node.booted.filter(|booted| booted != generation);
             let detail = other.map(|booted| {
-                let (runs, boots) = (booted.0.short(), generation.0.short());
+                let runs = booted.0.short();
+                let boots = generation.0.short();
                 format!("runs generation {runs}, would boot {boots} of profile {profile}")
             });
             update_condition(node, C::RebootRequired, detail, now, &mut changes);

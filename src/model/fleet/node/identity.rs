@@ -79,7 +79,8 @@ pub fn identify(
     let Some(known) = known.filter(|known| known.phase != Phase::Removed) else {
         return Identified::New;
     };
-    let (stored, observed) = (&known.fingerprint, &sighting.fingerprint);
+    let stored = &known.fingerprint;
+    let observed = &sighting.fingerprint;
     let same_nic = stored.macs.contains(&sighting.mac);
     let serials = agree(&stored.serial, &observed.serial);
     if same_nic && serials != Some(false) {
@@ -211,7 +212,8 @@ impl Node {
         own: impl IntoIterator<Item = MacAddr>,
     ) -> Option<String> {
         let print = &mut self.fingerprint;
-        let (serial, board) = (facts.system.serial.trim(), facts.system.board_serial.trim());
+        let serial = facts.system.serial.trim();
+        let board = facts.system.board_serial.trim();
         // iPXE and Linux may spell a serial number differently; the script step compares iPXE's
         // spelling.
         if print.serial.is_empty() {

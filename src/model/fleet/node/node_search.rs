@@ -143,8 +143,10 @@ fn find_patterns<'a>(
     nodes: impl Iterator<Item = (NodeId, &'a str, bool)>,
 ) -> Result<Vec<NodeId>, NodeSearchError> {
     let index = NodeIndex::new(nodes);
-    let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
-    let (mut missing, mut ambiguous) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut missing = Vec::new();
+    let mut ambiguous = None;
     for pattern in patterns {
         let (text, ids, takes_several) = match pattern {
             NodePattern::Glob(text) => (text, index.matching(text), true),

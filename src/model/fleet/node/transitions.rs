@@ -93,7 +93,8 @@ impl Node {
     /// Deletes everything except the hardware identity. Earlier boots do not count for boot loops.
     pub fn remove(&mut self, now: Timestamp) -> Result<Changed, UnlawfulTransition> {
         let changed = self.change(PhaseChange::Remove)?;
-        let (discovered_at, last_seen) = (self.discovered_at, self.last_seen);
+        let discovered_at = self.discovered_at;
+        let last_seen = self.last_seen;
         let initial =
             Node::discovered(self.basis.clone(), self.fingerprint.clone(), self.mac, discovered_at);
         *self = Node {

@@ -285,7 +285,8 @@ impl Task {
     ) -> Self {
         let nodes: BTreeSet<NodeId> = members.iter().map(|member| member.node).collect();
         debug_assert_eq!(nodes.len(), members.len(), "a node is claimed once");
-        let (state, created_at) = (TaskState::Starting, now);
+        let state = TaskState::Starting;
+        let created_at = now;
         Task {
             id,
             spec,

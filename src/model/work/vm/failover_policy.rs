@@ -67,7 +67,8 @@ impl Vm {
         if self.desired_state == VmDesiredState::Run {
             self.desired_state = VmDesiredState::Stop;
             let failure = VmFailure::new(VmFailureKind::EndedUnseen, why.clone());
-            let (state, failure) = (ReportedVmState::Failed, Some(failure));
+            let state = ReportedVmState::Failed;
+            let failure = Some(failure);
             self.last_report = Some(LastReport {
                 state,
                 failure,

@@ -67,8 +67,10 @@ impl Hostlist {
 
 /// Returns whether a name matches a pattern with the wildcards `*` and `?`.
 pub fn matches_glob(pattern: &str, name: &str) -> bool {
-    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
-    let (mut at, mut from) = (0, 0);
+    let pattern = pattern.as_bytes();
+    let name = name.as_bytes();
+    let mut at = 0;
+    let mut from = 0;
     // The last `*`, and where the text that it matches ends.
     let mut star: Option<(usize, usize)> = None;
     while from < name.len() {
@@ -106,7 +108,9 @@ impl FromStr for Hostlist {
             let message = format!("a hostlist of {} bytes is too long", text.len());
             return Err(ParseError::new(message, format!("use at most {MAX_HOSTLIST}")));
         }
-        let (mut patterns, mut seen, mut globs) = (Vec::new(), BTreeSet::new(), 0);
+        let mut patterns = Vec::new();
+        let mut seen = BTreeSet::new();
+        let mut globs = 0;
         for term in terms(text)? {
             let pieces = pieces(term)?;
             let count = pieces.iter().map(Piece::count).fold(1, u64::saturating_mul);
@@ -145,7 +149,9 @@ impl Piece<'_> {
 /// Splits a list at its commas outside brackets.
 fn terms(text: &str) -> Result<Vec<&str>, ParseError> {
     let fault = |is_what: &str, hint: &str| Err(ParseError::of_text(text, is_what, hint));
-    let (mut terms, mut begin, mut inside) = (Vec::new(), 0, false);
+    let mut terms = Vec::new();
+    let mut begin = 0;
+    let mut inside = false;
     for (at, c) in text.char_indices() {
         match (c, inside) {
             ('[', true) => return fault("has nested brackets", "write r[1-2]n[01-04]"),
@@ -173,7 +179,8 @@ fn terms(text: &str) -> Result<Vec<&str>, ParseError> {
 
 /// Splits a term into texts and brackets.
 fn pieces(term: &str) -> Result<Vec<Piece<'_>>, ParseError> {
-    let (mut pieces, mut length) = (Vec::new(), 0);
+    let mut pieces = Vec::new();
+    let mut length = 0;
     for (number, part) in term.split(['[', ']']).enumerate() {
         // The brackets alternate, so every second part is between two of them.
         if number % 2 == 1 {

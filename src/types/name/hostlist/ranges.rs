@@ -46,7 +46,8 @@ fn parse_range(term: &str, range: &str) -> Result<Range, ParseError> {
         return Err(ParseError::of_text(term, &is_what, "write both with the same zeros: 001-040"));
     }
     let width = if is_padded(first) { first.len() } else { 0 };
-    let (first, last) = (number(term, range, first)?, number(term, range, last)?);
+    let first = number(term, range, first)?;
+    let last = number(term, range, last)?;
     if first > last {
         let is_what = format!("has the range `{range}`, which runs backwards");
         return Err(ParseError::of_text(term, &is_what, "write the smaller number first"));

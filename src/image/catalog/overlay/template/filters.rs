@@ -181,8 +181,9 @@ fn json(value: &Value) -> Result<String, Error> {
 
 /// `values | join(", ")`: the values as one text.
 fn join(values: &Value, separator: Option<&str>) -> Result<String, Error> {
-    let (separator, mut joined, mut left) =
-        (separator.unwrap_or_default(), String::new(), MAX_RENDERED);
+    let separator = separator.unwrap_or_default();
+    let mut joined = String::new();
+    let mut left = MAX_RENDERED;
     let characters = values
         .as_str()
         .map(|text| text.chars().map(|c| Value::from(c.to_string())).collect::<Value>());

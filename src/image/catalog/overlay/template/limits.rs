@@ -270,7 +270,8 @@ impl<'t> Scan<'t> {
 
 /// Counts the operators that nest, and the depth of brackets.
 fn operators(tokens: &[Token<'_>]) -> Result<(), Refusal> {
-    let (mut levels, mut total) = (vec![0_usize], 0_usize);
+    let mut levels = vec![0_usize];
+    let mut total = 0_usize;
     for token in tokens {
         match token {
             Token::Symbol('(' | '[' | '{') => levels.push(0),

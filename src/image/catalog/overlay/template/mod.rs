@@ -146,7 +146,8 @@ impl<'a> Compiler<'a> {
 
     fn name(&mut self, file: &str, text: &str, name: &str, uses: &mut TemplateInputs) {
         let mut parts = name.split('.');
-        let (first, second) = (parts.next().unwrap_or_default(), parts.next());
+        let first = parts.next().unwrap_or_default();
+        let second = parts.next();
         match (first, second) {
             ("vars", None) => {
                 let what = "names `vars` as a whole";

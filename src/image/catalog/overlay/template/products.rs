@@ -49,7 +49,8 @@ impl<'t> Numbers<'t> {
 
     /// Returns the names of an expression if all its values are numbers.
     fn names(&self, tokens: &[Token<'t>]) -> Option<Vec<&'t str>> {
-        let (mut names, mut rest) = (Vec::new(), tokens);
+        let mut names = Vec::new();
+        let mut rest = tokens;
         while let Some((token, after)) = rest.split_first() {
             rest = match (token, after.first()) {
                 (Token::Symbol('|'), Some(Token::Word(filter))) if OF_NUMBER.contains(filter) => {

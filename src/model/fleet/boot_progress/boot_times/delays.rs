@@ -92,7 +92,8 @@ impl BootComparison {
         let (usual, of) = self.usual(time.step)?;
         let excess = took.saturating_sub(usual);
         (excess >= MIN_EXCESS && took >= usual * 2).then(|| {
-            let (took, usual) = (seconds(time.duration), seconds(usual));
+            let took = seconds(time.duration);
+            let usual = seconds(usual);
             let detail = format!("took {took}; the median of {of} is {usual}");
             BootDelay::new(DelayKind::SlowStep, time.step, excess, detail)
         })
@@ -185,7 +186,8 @@ fn dhcp_delays(boot: &BootSession, attempt: &DhcpAttempt) -> Vec<BootDelay> {
         DhcpClient::Ipxe => Stage::IpxeDhcp,
         DhcpClient::Os => Stage::OsDhcp,
     };
-    let (client, step) = (attempt.client.title(), BootStep::Stage(stage));
+    let client = attempt.client.title();
+    let step = BootStep::Stage(stage);
     let waited = Duration::from_secs(attempt.waited_s.into());
     let (kind, by) = if boot.is_relayed {
         (DelayKind::SlowRelay, "the relay forwarded its first request")

@@ -24,7 +24,8 @@ impl AllocatedResources {
 
     fn of(vm: &Vm) -> Self {
         let spec = &vm.request.spec;
-        let (memory, vcpus) = (spec.node_memory(), u64::from(spec.vcpus));
+        let memory = spec.node_memory();
+        let vcpus = u64::from(spec.vcpus);
         let hugepages = if spec.hugepages { spec.memory.bytes() } else { 0 };
         let (shared, alone) = if vm.shares_processors() { (vcpus, 0) } else { (0, vcpus) };
         AllocatedResources { memory, hugepages, shared, alone }
@@ -69,7 +70,9 @@ impl Allocations {
     /// Adds a VM; replaces an earlier entry of its UUID.
     pub fn add(&mut self, vm: &Vm) {
         self.remove(vm.uuid());
-        let (sum, bound, uuid) = (AllocatedResources::of(vm), vm.numa_node(), vm.uuid());
+        let sum = AllocatedResources::of(vm);
+        let bound = vm.numa_node();
+        let uuid = vm.uuid();
         self.all = self.all.join(sum, u64::saturating_add);
         if let Some(node) = bound {
             let before = self.bound.entry(node).or_default();

@@ -40,8 +40,9 @@ fn is_alone(request: &VmRequest) -> bool {
 
 /// Returns the CPU capacity of the node.
 pub fn processors(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
-    let (threads, ratio, allocated) =
-        (u64::from(host.threads), u64::from(host.overcommit.max(1)), host.allocations.all());
+    let threads = u64::from(host.threads);
+    let ratio = u64::from(host.overcommit.max(1));
+    let allocated = host.allocations.all();
     let unbound = threads.saturating_sub(allocated.alone);
     let free = if is_alone(request) {
         unbound.saturating_sub(allocated.shared.div_ceil(ratio))
@@ -55,8 +56,8 @@ pub fn processors(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
 pub fn memory(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
     let requested = request.spec.memory.bytes();
     if !request.spec.hugepages {
-        let (requested, total) =
-            (request.spec.node_memory(), host.memory.saturating_sub(NODE_RESERVE));
+        let requested = request.spec.node_memory();
+        let total = host.memory.saturating_sub(NODE_RESERVE);
         return Capacity {
             requested,
             total,
@@ -111,7 +112,9 @@ fn numa_processors(request: &VmRequest, host: &CandidateNode<'_>, id: u32) -> Op
 
 /// Returns the memory capacity of a NUMA node, of the requested kind; `None` if unknown.
 fn numa_memory(request: &VmRequest, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
-    let (requested, hosting, node) = (request.spec.memory.bytes(), host.hosting?, numa(host, id)?);
+    let requested = request.spec.memory.bytes();
+    let hosting = host.hosting?;
+    let node = numa(host, id)?;
     let (bound, (memory, hugepages)) = (host.allocations.bound(id), host.allocations.roaming());
     let local = hosting.hugepages.iter().filter(|pool| pool.numa_node == Some(id));
     let huge: u64 = local.clone().map(HugepageFacts::bytes).sum();
@@ -143,19 +146,21 @@ pub fn fill(
     host: &CandidateNode<'_>,
     near: Option<u32>,
 ) -> Option<Utilization> {
-    let (processors, memory) = (processors(request, host), memory(request, host));
+    let processors = processors(request, host);
+    let memory = memory(request, host);
     let fits =
         processors.fits() && memory.fits() && near.is_none_or(|id| fits_numa(request, host, id));
     let free = memory.free.saturating_sub(memory.requested);
     let utilized = |capacity: Capacity| {
         part(1000, capacity.total.saturating_sub(free).min(capacity.total), capacity.total)
     };
-    let (threads, ratio, allocated) =
-        (u64::from(host.threads), u64::from(host.overcommit.max(1)), host.allocations.all());
+    let threads = u64::from(host.threads);
+    let ratio = u64::from(host.overcommit.max(1));
+    let allocated = host.allocations.all();
     let (alone, shared) =
         if is_alone(request) { (processors.requested, 0) } else { (0, processors.requested) };
-    let (alone, shared) =
-        (allocated.alone.saturating_add(alone), allocated.shared.saturating_add(shared));
+    let alone = allocated.alone.saturating_add(alone);
+    let shared = allocated.shared.saturating_add(shared);
     let busy = alone.saturating_mul(ratio).saturating_add(shared);
     let busy = part(1000, busy, threads.saturating_mul(ratio));
     fits.then_some(Utilization { scarcest: busy.max(utilized(memory)), free })
@@ -199,8 +204,8 @@ pub fn add_rejections(
     if !has_numa(host, id) {
         add(RejectReason::NumaMissing, format!("it has no NUMA node {id}"));
     } else if !is_rejected {
-        let (processors, memory) =
-            (numa_processors(request, host, id), numa_memory(request, host, id));
+        let processors = numa_processors(request, host, id);
+        let memory = numa_memory(request, host, id);
         add_capacity(processors, memory, &format!("its NUMA node {id}"));
     }
 }
@@ -237,7 +242,8 @@ fn add_memory(
     } else {
         (RejectReason::MemoryExceeded, RejectReason::MemoryTaken)
     };
-    let (total, free) = (size(capacity.total), size(capacity.free));
+    let total = size(capacity.total);
+    let free = size(capacity.free);
     if capacity.requested > capacity.total {
         add(exceeded, format!("{requested} of {kind}, and {of} has {total} MiB"));
     } else {

@@ -146,7 +146,8 @@ pub fn assign<'a>(
     free.sort_by_key(|unit| near.is_some() && unit.numa_node != near);
     let of = |slot: &ApprovedSlot| free.iter().position(|unit| slot_resources::is_of(slot, unit));
     let needed = needed.into_iter().map(of).collect::<Option<Vec<usize>>>()?;
-    let (disks, nics) = (slot_volumes(request), slot_nics(request));
+    let disks = slot_volumes(request);
+    let nics = slot_nics(request);
     let requested_parts =
         |selector: usize| SlotResourceRequest { disk: selector < disks, nic: selector < nics };
     let fits = |selector: usize, unit: usize| {

@@ -77,7 +77,9 @@ pub fn explain<'a>(
     required_node: Option<NodeId>,
     hosts: impl Iterator<Item = CandidateNode<'a>>,
 ) -> NoPlacement {
-    let (mut explained, mut sum, mut nodes) = (Vec::new(), ClusterTotals::default(), 0);
+    let mut explained = Vec::new();
+    let mut sum = ClusterTotals::default();
+    let mut nodes = 0;
     for host in hosts {
         nodes += 1;
         let rejections = rejections(request, required_node, &host);
