@@ -2,18 +2,23 @@
 
 use super::{is_tests, sources};
 use std::path::Path;
-use syn::{ImplItemFn, ItemFn, ItemMod, Pat, PatTuple, Signature, TraitItemFn, visit::Visit};
+use syn::{
+    ExprClosure, ImplItemFn, ItemFn, ItemMod, Pat, PatTuple, PatType, Signature, TraitItemFn,
+    visit::Visit,
+};
 
 /// As in clippy.toml.
 const MAX_PARAMETERS: usize = 6;
 
-/// Functions of one file with too many parameters, if each name in a tuple pattern counts as one.
+/// Functions and closures of one file with too many parameters, if each name in a tuple pattern
+/// counts as one.
 #[derive(Default)]
 struct Wide(Vec<String>);
 
 fn names(pattern: &Pat) -> usize {
     match pattern {
         Pat::Tuple(PatTuple { elems, .. }) => elems.iter().map(names).sum(),
+        Pat::Type(PatType { pat, .. }) => names(pat),
         _ => 1,
     }
 }
@@ -52,6 +57,14 @@ impl<'ast> Visit<'ast> for Wide {
         self.check(&item.sig);
         syn::visit::visit_trait_item_fn(self, item);
     }
+
+    fn visit_expr_closure(&mut self, closure: &'ast ExprClosure) {
+        let parameters: usize = closure.inputs.iter().map(names).sum();
+        if parameters > MAX_PARAMETERS {
+            self.0.push(format!("a closure has {parameters}"));
+        }
+        syn::visit::visit_expr_closure(self, closure);
+    }
 }
 
 fn wide(path: &Path, text: &str) -> Vec<String> {
@@ -64,6 +77,8 @@ fn wide(path: &Path, text: &str) -> Vec<String> {
 fn tuple_parameter_hides_no_seventh_parameter() {
     let hidden = "fn f(a: u8, b: u8, c: u8, d: u8, (e, (g, h)): (u8, (u8, u8))) {}";
     assert_eq!(wide(Path::new("x.rs"), hidden), ["x.rs: f has 7"]);
+    let local = "fn f() { let g = |a: u8, b, c, d, e, (f, g): (u8, u8)| a; }";
+    assert_eq!(wide(Path::new("x.rs"), local), ["x.rs: a closure has 7"]);
     let released = sources().into_iter().filter(|(path, _)| !is_tests(path));
     let found: Vec<String> = released.flat_map(|(path, text)| wide(&path, &text)).collect();
     assert!(found.is_empty(), "pass a struct:\n{}", found.join("\n"));
