@@ -14,7 +14,10 @@
 //! Its lines move to the end of the range of both, so that it is a file as every other one: a
 //! reader that is so far behind misses none of them, and may read some twice.
 
-use super::output_shares::fair_shares;
+use super::{
+    output_shares::fair_shares,
+    replace_file::{Flush, replace_file},
+};
 use meshd_proto::task::Piece;
 use meshd_types::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -339,9 +342,8 @@ impl<S: LogStream> Files<S> {
         // a crash knows that it replaces both.
         let kept = fair_shares(&lines, self.limits.segment.min(length));
         let temporary = self.dir.join(MERGING);
-        fs::write(&temporary, &kept)?;
         let start = (newer + length).saturating_sub(kept.len() as u64);
-        fs::rename(&temporary, self.path(start))?;
+        replace_file(&self.path(start), &temporary, &kept, Flush::Nothing)?;
         if start != newer {
             self.remove(newer)?;
         }

@@ -8,6 +8,7 @@
 //! Files are written under another name and renamed, contents first, so that a named digest exists.
 //! Reads verify digests. Files with secrets are not archived.
 
+use super::replace_file::{Flush, replace_file};
 use bytes::Bytes;
 use meshd_model::fleet::{ArchivedGeneration, Generation};
 use meshd_types::Digest;
@@ -115,11 +116,8 @@ impl GenerationArchive {
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
         let temporary =
             self.dir.join(format!(".new-{}", self.unique.fetch_add(1, Ordering::Relaxed)));
-        let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
-        written.map_err(|source| {
-            let _ = fs::remove_file(&temporary);
-            ArchiveError::Io { path: path.to_owned(), source }
-        })
+        replace_file(path, &temporary, bytes, Flush::Nothing)
+            .map_err(|source| ArchiveError::Io { path: path.to_owned(), source })
     }
 
     /// Reads a generation, without its contents. Blocks.

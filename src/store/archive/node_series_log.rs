@@ -12,6 +12,7 @@
 //! Tables are flushed before they replace a file, the log of the present hour is not. What a full
 //! disk refuses stays in memory until the hour ends; if it still is full then, the hour is lost.
 
+use super::replace_file::{Flush, replace_file};
 use meshd_model::series::{
     HOUR, MINUTE, NODE_SERIES, NodeCodes, NodeSeries, NodeTable, RecordPlace, SeriesFrame,
     SeriesPoint, SeriesRange, TABLE_HEAD, UNKNOWN, find_record, index_length, points, read_frames,
@@ -388,15 +389,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     // One name for each folder: what a killed write left is written over.
-    let temporary = path.with_file_name("new");
-    let written = File::create(&temporary).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_data()
-    });
-    written.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
-        // On a full disk, half a file would keep the space from the store.
-        let _ = fs::remove_file(&temporary);
-    })
+    replace_file(path, &path.with_file_name("new"), bytes, Flush::Content)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //!
 //! Files are written under another name and renamed. Reads verify the digest of an overlay.
 
+use super::replace_file::{Flush, replace_file};
 use crate::ArchiveError;
 use meshd_model::fleet::Generation;
 use meshd_types::{Digest, OverlayName};
@@ -81,10 +82,10 @@ impl RevisionArchive {
 
     /// Archives the text of a revision. Blocks.
     pub fn put(&self, generation: Generation, text: &[u8]) -> Result<(), ArchiveError> {
-        let (path, temporary) = (self.path(generation), self.dir.join(".new.json"));
-        let written = fs::create_dir_all(&self.dir).and_then(|()| fs::write(&temporary, text));
-        written
-            .and_then(|()| fs::rename(&temporary, &path))
+        let path = self.path(generation);
+        let temporary = self.dir.join(".new.json");
+        fs::create_dir_all(&self.dir)
+            .and_then(|()| replace_file(&path, &temporary, text, Flush::Nothing))
             .map_err(|source| ArchiveError::Io { path, source })
     }
 

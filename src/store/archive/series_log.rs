@@ -8,6 +8,7 @@
 //! more. A damaged frame is skipped. If the disk is full, samples stay in memory, and the next
 //! minute tries to write all of them: neither ends the program.
 
+use super::replace_file::{Flush, replace_file};
 use meshd_model::series::{
     SeriesFrame, SeriesHistory, SeriesPoint, SeriesRange, read_frames, write_names, write_row,
 };
@@ -201,14 +202,7 @@ impl SeriesLog {
         }
         fs::create_dir_all(&self.folder)?;
         let temporary = self.folder.join("site.new");
-        let written = File::create(&temporary).and_then(|mut file| {
-            file.write_all(&bytes)?;
-            file.sync_data()
-        });
-        written.and_then(|()| fs::rename(&temporary, self.path())).inspect_err(|_| {
-            // On a full disk, half a file would keep the space from the store.
-            let _ = fs::remove_file(&temporary);
-        })?;
+        replace_file(&self.path(), &temporary, &bytes, Flush::Content)?;
         Ok(bytes.len() as u64)
     }
 }
