@@ -75,7 +75,7 @@ impl AgentSessions {
         committed.await?;
         generations.scan_soon(peer.node);
         let (id, actions) =
-            links.register((peer.node, peer_certificate.clone()), session, commands.clone(), now);
+            links.register(peer.node, peer_certificate.clone(), session, commands.clone(), now);
         // An operator may have revoked the node after the commit, before there was a link to close.
         if enrolment.check_certificate(peer.node, &peer_certificate).is_err() {
             enrolment.disconnect(peer.node, "its certificate was revoked");

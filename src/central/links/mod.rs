@@ -244,7 +244,8 @@ impl Links {
     /// has not answered.
     pub(crate) fn register(
         &self,
-        (node, certificate): (NodeId, Certificate),
+        node: NodeId,
+        certificate: Certificate,
         session: BootSessionId,
         commands: mpsc::Sender<LinkCommand>,
         now: Timestamp,

@@ -218,10 +218,10 @@ impl MaintenanceArgs {
 
 impl ConfirmedOrder {
     pub(crate) async fn reject(self, client: AdminClient) -> Result<(), Failure> {
-        let routes = (&api::REJECT_NODE, &api::REJECT_NODES);
         self.order(
             client,
-            routes,
+            &api::REJECT_NODE,
+            &api::REJECT_NODES,
             "is refused at every boot until it is approved. Reject?",
             |node| format!("{}; to approve it: meshd node approve {}", phase_text(node), node.id),
         )
@@ -229,10 +229,10 @@ impl ConfirmedOrder {
     }
 
     pub(crate) async fn quarantine(self, client: AdminClient) -> Result<(), Failure> {
-        let routes = (&api::QUARANTINE_NODE, &api::QUARANTINE_NODES);
         self.order(
             client,
-            routes,
+            &api::QUARANTINE_NODE,
+            &api::QUARANTINE_NODES,
             "loses its link and credentials now, and does not boot until it is released. Quarantine?",
             |node| format!("{}; to release it: meshd node release {}", phase_text(node), node.id),
         )
@@ -247,7 +247,8 @@ impl ConfirmedOrder {
     pub(crate) async fn remove(self, client: AdminClient) -> Result<(), Failure> {
         self.order(
             client,
-            (&api::REMOVE_NODE, &api::REMOVE_NODES),
+            &api::REMOVE_NODE,
+            &api::REMOVE_NODES,
             "loses its link and credentials now, and its address, profile, variables, pin and name. Remove?",
             |node| format!("{}; if its machine boots again, it is discovered anew", phase_text(node)),
         )
@@ -257,7 +258,8 @@ impl ConfirmedOrder {
     async fn order(
         self,
         client: AdminClient,
-        (one, several): (&OrderRoute<api::Empty>, &api::BulkPost),
+        one: &OrderRoute<api::Empty>,
+        several: &api::BulkPost,
         question: &str,
         text: impl Fn(&NodeView) -> String,
     ) -> Result<(), Failure> {

@@ -155,13 +155,13 @@ impl Vm {
                     output.print(&vm, |vm| show(vm, &names))
                 }
                 Vm::Start { vm, wait } => {
-                    order(&client, &vm, ("start", &api::START_VM), wait, Until::Running).await
+                    order(&client, &vm, "start", &api::START_VM, wait, Until::Running).await
                 }
                 Vm::Stop { vm, wait } => {
-                    order(&client, &vm, ("stop", &api::STOP_VM), wait, Until::Off).await
+                    order(&client, &vm, "stop", &api::STOP_VM, wait, Until::Off).await
                 }
                 Vm::Restart { vm, wait } => {
-                    order(&client, &vm, ("restart", &api::RESTART_VM), wait, Until::Running).await
+                    order(&client, &vm, "restart", &api::RESTART_VM, wait, Until::Running).await
                 }
                 Vm::List { output } => {
                     let all = client.get(api::LIST_VMS.path([])).await?;
@@ -221,7 +221,8 @@ type VmOrder = api::Post<api::Empty, api::Object<VmView>, 1>;
 async fn order(
     client: &AdminClient,
     vm: &str,
-    (verb, route): (&str, &VmOrder),
+    verb: &str,
+    route: &VmOrder,
     wait: Wait,
     until: Until,
 ) -> Result<(), Failure> {

@@ -22,7 +22,8 @@ use std::{
 pub async fn create(
     files: &VmPaths,
     index: usize,
-    (base, size): (&Path, Option<ByteSize>),
+    base: &Path,
+    size: Option<ByteSize>,
     qemu_img: &Path,
     confined: &Confinement,
 ) -> Result<(), String> {

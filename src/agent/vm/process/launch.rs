@@ -198,7 +198,7 @@ async fn make_files(
     }
     for (index, volume) in plan.volumes.iter().enumerate() {
         if let (PlannedVolume::Layer { base, size }, Some(qemu_img)) = (volume, &plan.qemu_img) {
-            qcow2_layer::create(files, index, (base, *size), qemu_img, confined).await?;
+            qcow2_layer::create(files, index, base, *size, qemu_img, confined).await?;
         }
     }
     if let Some(swtpm_program) = &plan.swtpm {
