@@ -81,11 +81,11 @@ fn order(manager: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>)
         known.into_iter().map(|known| ("root".parse().unwrap(), known)).collect::<BTreeMap<_, _>>();
     let want =
         VmTarget::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks };
-    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: want });
+    manager.apply(1, VmEntry { uuid: spec.uuid, desired_state: want });
 }
 
 async fn stopped(manager: &mut VmManager, spec: &VmSpec) {
-    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
+    manager.apply(1, VmEntry { uuid: spec.uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
     reaches(manager, spec.uuid, ReportedVmState::Stopped).await;
 }
 
@@ -137,7 +137,7 @@ async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     assert_eq!(real.read(BEHIND, 11), b"the guest's");
 
     let left = ReleasedDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
-    manager.order(
+    manager.apply(
         1,
         VmEntry { uuid: spec.uuid, desired_state: VmTarget::Release { disks: vec![left] } },
     );

@@ -19,7 +19,7 @@ fn run(manager: &VmManager, spec: &VmSpec, start: u32) {
         slots: Vec::new(),
         disks: Default::default(),
     };
-    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: want });
+    manager.apply(1, VmEntry { uuid: spec.uuid, desired_state: want });
 }
 
 /// The next news of a kind.
@@ -64,7 +64,7 @@ pub async fn reaches(
 /// in its turn.
 async fn follows(manager: &mut VmManager) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
-    manager.order(1, VmEntry { uuid, desired_state: VmTarget::Release { disks: Vec::new() } });
+    manager.apply(1, VmEntry { uuid, desired_state: VmTarget::Release { disks: Vec::new() } });
     wait_for_update(manager, |news| (news == VmUpdate::Released { uuid }).then_some(())).await;
 }
 
@@ -91,7 +91,7 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     assert_eq!(node.processes().len(), 1);
 
-    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
+    manager.apply(1, VmEntry { uuid: spec.uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
     reaches(&mut manager, spec.uuid, ReportedVmState::Stopped).await;
     run(&manager, &spec, 2);
     drop(manager);
@@ -113,7 +113,7 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     run(&manager, &spec, 3);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     for _ in 0..2 {
-        manager.order(
+        manager.apply(
             1,
             VmEntry { uuid: spec.uuid, desired_state: VmTarget::Release { disks: Vec::new() } },
         );
@@ -160,13 +160,13 @@ async fn refused_vm_fails_and_is_not_retried_by_the_same_number() {
         _ => None,
     });
     assert!(reported.await.detail.contains("release it first"));
-    manager.order(
+    manager.apply(
         1,
         VmEntry { uuid: spec.uuid, desired_state: VmTarget::Release { disks: Vec::new() } },
     );
     run(&manager, &other, 2);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
-    manager.order(
+    manager.apply(
         1,
         VmEntry { uuid: spec.uuid, desired_state: VmTarget::Release { disks: Vec::new() } },
     );
@@ -190,7 +190,7 @@ async fn vm_whose_disk_states_cannot_be_stored_is_refused() {
     let disks = spec.volumes.iter().map(|volume| (volume.name.clone(), DiskUse::Done)).collect();
     let slots = Vec::new();
     let want = VmTarget::Run { spec: Box::new(spec.clone()), start: 1, grace_s: 0, slots, disks };
-    manager.order(1, VmEntry { uuid: spec.uuid, desired_state: want });
+    manager.apply(1, VmEntry { uuid: spec.uuid, desired_state: want });
     let report = reaches(&mut manager, spec.uuid, ReportedVmState::Failed).await;
     let failure = report.failure.expect("a reason");
     assert!(failure.detail.contains("cannot store the state of its disks"), "{failure:?}");
@@ -229,7 +229,7 @@ async fn report_names_the_last_order_that_was_taken_on_its_link() {
     let mut manager = node.manager();
     manager.begin_link();
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
-    manager.order(7, VmEntry { uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
+    manager.apply(7, VmEntry { uuid, desired_state: VmTarget::Stop { grace_s: 0 } });
     let taken = async { while manager.next_update().await.0 != 7 {} };
     timeout(DEADLINE, taken).await.expect("an order that changes nothing is observed, too");
     manager.begin_link();

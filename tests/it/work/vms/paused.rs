@@ -186,10 +186,10 @@ async fn vm_over_the_report_limit_hides_no_earlier_vm() {
     };
     let last = run("ffffffff-5566-7788-99aa-bbccddeeff00", &node.image(Guest::Deaf).to_string());
     let uuid = last.uuid;
-    manager.order(1, last);
+    manager.apply(1, last);
     let missing = "f".repeat(64);
     (0..=MAX_VMS).for_each(|n| {
-        manager.order(2, run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing))
+        manager.apply(2, run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing))
     });
     let vm_reports = timeout(DEADLINE, async {
         loop {
