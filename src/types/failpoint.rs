@@ -8,6 +8,8 @@
 //! - `MESHD_RECORD=<file>` appends each message between agent and central node to a file.
 //!   `make record-compat` uses it.
 
+use std::time::Duration;
+
 /// Ends the program if `MESHD_FAIL` names this failpoint.
 #[inline]
 pub fn point(name: &str) {
@@ -40,6 +42,19 @@ pub fn bound(name: &str, bound: u64) -> u64 {
     }
     let _ = name;
     bound
+}
+
+/// Returns `time`. In a debug build, a test can set another time by `MESHD_<NAME>`, in seconds: a
+/// test whose attack ends with this time needs no clock to see that meshd did not wait for it.
+pub fn time(name: &str, time: Duration) -> Duration {
+    #[cfg(debug_assertions)]
+    if let Some(seconds) =
+        std::env::var(format!("MESHD_{name}")).ok().and_then(|text| text.parse().ok())
+    {
+        return Duration::from_secs(seconds);
+    }
+    let _ = name;
+    time
 }
 
 /// Returns true if the named defence is enabled; always true in a release build.

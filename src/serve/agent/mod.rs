@@ -52,7 +52,7 @@ use crate::{
 use hyper::{StatusCode, header, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use meshd_trust::{Peer, TrustError};
-use meshd_types::NodeId;
+use meshd_types::{NodeId, failpoint};
 use message_rate::MessageRates;
 use node_connections::{MAX_CONNECTIONS_OF_NODE, MAX_TRANSFERS_OF_NODE, NodePermits};
 use rustls::pki_types::CertificateDer;
@@ -231,7 +231,8 @@ async fn handshake<P: AgentBackend>(
 ) -> Option<(TlsStream, Option<Arc<AgentClient>>, Option<NodeId>)> {
     // Messages are small in both directions; Nagle's algorithm would only add latency.
     let _ = stream.set_nodelay(true);
-    let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+    let time = failpoint::time("HANDSHAKE", HANDSHAKE_TIMEOUT);
+    let stream = match timeout(time, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%from, %error, "TLS handshake failed");

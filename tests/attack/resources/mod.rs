@@ -16,11 +16,17 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket},
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
+use tokio::time::timeout;
 
-/// An answer that takes longer is none: idle connections are given up after 10 seconds anyhow.
-const SOON: Duration = Duration::from_secs(8);
+/// An answer that takes longer is none. Idle connections stay ten times as long, so their end is
+/// not what makes room.
+const SOON: Duration = Duration::from_secs(60);
+/// Seconds that a TLS handshake may take, as an environment variable.
+const IDLE: (&str, &str) = ("MESHD_HANDSHAKE", "600");
+/// Attempts of a connection: a busy machine loses the first packet of some.
+const CONNECTS: usize = 20;
 /// Files that meshd may open in these tests; what Linux gives a program that does not ask.
 const FILES: usize = 1024;
 
@@ -29,7 +35,10 @@ fn idle(world: &World, to: &str, count: usize) -> Vec<TcpStream> {
     let to: SocketAddr = to.parse().unwrap();
     let open = || {
         (0..count)
-            .map_while(|_| TcpStream::connect_timeout(&to, Duration::from_millis(500)).ok())
+            .map_while(|_| {
+                let connect = |_| TcpStream::connect_timeout(&to, Duration::from_millis(500)).ok();
+                (0..CONNECTS).find_map(connect)
+            })
             .collect()
     };
     world.nodes.inside(open).unwrap()
@@ -65,7 +74,7 @@ fn small_world() -> World {
     raise_own_limit();
     let mut world = World::prepared("auto");
     world.nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
-    world.start_with(&[("MESHD_OPEN_FILES", FILES.to_string())]);
+    world.start_with(&[("MESHD_OPEN_FILES", FILES.to_string()), (IDLE.0, IDLE.1.to_owned())]);
     world
 }
 
@@ -92,11 +101,10 @@ fn agent_api_answers_while_one_host_holds_idle_connections() {
     let world = small_world();
     let attacker = Attacker::new(&world);
     let connections = idle(&world, &format!("{CENTRAL}:8443"), FILES);
-    let begun = Instant::now();
-    let (status, _) =
-        attacker.run(attacker.get(&Identity::new(), "/v1/nothing")).expect("an answer");
+    let nobody = Identity::new();
+    let answer = attacker.run(timeout(SOON, attacker.get(&nobody, "/v1/nothing")));
+    let (status, _) = answer.expect("it answers in time").expect("an answer");
     assert_eq!(status, 404);
-    assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
     drop(connections);
 }
 
@@ -157,7 +165,7 @@ sys.stdin.read()
 
 #[test]
 fn streams_of_a_viewer_and_idle_connections_do_not_block_the_admin_api() {
-    let office = Office::open();
+    let office = Office::open_in("", &[(IDLE.0, IDLE.1.to_owned())]);
     let token = office.token("vi", "viewer");
     let mut command = Command::new("python3");
     command.args(["-c", HOARD, ADMIN, &PORT.to_string(), &token, "200", "600"]);
@@ -175,7 +183,7 @@ fn streams_of_a_viewer_and_idle_connections_do_not_block_the_admin_api() {
 
 #[test]
 fn connections_without_a_token_do_not_block_the_admin_api() {
-    let office = Office::open();
+    let office = Office::open_in("", &[(IDLE.0, IDLE.1.to_owned())]);
     let at = SocketAddr::from((ADMIN.parse::<Ipv4Addr>().unwrap(), PORT));
     // From eight addresses: none of them has many.
     for host in 10..18 {

@@ -69,9 +69,14 @@ impl Office {
 
     /// With more in its site file.
     pub fn open_with(more: &str) -> Self {
+        Self::open_in(more, &[])
+    }
+
+    /// The same, with these variables in the environment of meshd.
+    pub fn open_in(more: &str, environment: &[(&str, String)]) -> Self {
         let (mut world, desk) = Self::prepared();
         world.edit_site("[enroll]", &format!("{more}\n[enroll]"));
-        world.start();
+        world.start_with(environment);
         let fingerprint = fingerprint(&world);
         Office { world, desk, fingerprint }
     }
@@ -109,7 +114,7 @@ impl Office {
         ok(self.curl_output(header, &format!("/v1/{path}")))
     }
 
-    /// The same for any path; curl fails after 5 seconds.
+    /// The same for any path; curl fails after a minute.
     pub fn curl_output(&self, header: &str, path: &str) -> Output {
         let mut command = Command::new("curl");
         command.args([
@@ -118,7 +123,7 @@ impl Office {
             "--insecure",
             "--tlsv1.3",
             "--max-time",
-            "5",
+            "60",
             "--header",
             header,
         ]);

@@ -19,6 +19,7 @@ use crate::{
 use axum::http::Extensions;
 use meshd_config::{AdminHttps, Site};
 use meshd_trust::{TrustError, WebIdentity};
+use meshd_types::failpoint;
 use std::{
     net::{SocketAddr, SocketAddrV4},
     path::PathBuf,
@@ -169,7 +170,8 @@ async fn handshake(
     peer: SocketAddr,
 ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
     let _ = stream.set_nodelay(true);
-    match tokio::time::timeout(HANDSHAKE_TIME, acceptor.accept(stream)).await {
+    let time = failpoint::time("HANDSHAKE", HANDSHAKE_TIME);
+    match tokio::time::timeout(time, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             tracing::debug!(%peer, %error, "TLS handshake of the admin API failed");

@@ -134,7 +134,8 @@ async fn listen(
     typed: &mpsc::Sender<ConsoleInput>,
     unread_limit: Duration,
 ) {
-    while let Ok(Some(Ok(message))) = timeout(SILENCE, incoming.next()).await {
+    let silence = failpoint::time("CONSOLE_SILENCE", SILENCE);
+    while let Ok(Some(Ok(message))) = timeout(silence, incoming.next()).await {
         let piece = match message {
             Message::Binary(bytes) => ConsoleInput::Bytes(bytes),
             Message::Text(text) => match serde_json::from_str::<InputNote>(&text) {
