@@ -17,7 +17,7 @@ use meshd_types::SystemUuid;
 use std::{
     net::{Ipv4Addr, UdpSocket},
     process::Command,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// A machine with these addresses, which answers ARP for none of them.
@@ -35,20 +35,17 @@ fn silent_stranger(world: &World) -> (Namespace, Vec<Ipv4Addr>) {
     (host, addresses)
 }
 
-/// Sends a request for a loader from each of these addresses and new ports, for this time.
-fn flood_requests(addresses: &[Ipv4Addr], time: Duration) -> usize {
-    let (end, mut sent) = (Instant::now() + time, 0);
-    for address in addresses.iter().cycle() {
-        if Instant::now() >= end {
-            break;
-        }
+/// Requests of a flood. A busy machine takes longer for them.
+const REQUESTS: usize = 9000;
+
+/// Sends requests for a loader from each of these addresses in turn and new ports.
+fn flood_requests(addresses: &[Ipv4Addr]) {
+    for address in addresses.iter().cycle().take(REQUESTS) {
         let socket = UdpSocket::bind((*address, 0)).unwrap();
         socket.send_to(b"\0\x01undionly.kpxe\0octet\0", (CENTRAL, 69)).unwrap();
-        sent += 1;
         // Some 1,500 a second.
         std::thread::park_timeout(Duration::from_micros(500));
     }
-    sent
 }
 
 #[test]
@@ -57,49 +54,39 @@ fn tftp_serves_machine_while_requests_come_from_invented_addresses() {
     world.nodes.ip(&["address", "replace", "10.77.0.67/24", "dev", "eth0"]).unwrap();
     let (central, own): (Ipv4Addr, Ipv4Addr) = (CENTRAL.parse().unwrap(), [10, 77, 0, 67].into());
     let fetch = || {
-        let begun = Instant::now();
         let read = world.nodes.inside(|| tftp::get(central, "undionly.kpxe", Some(own))).unwrap();
         assert_eq!(read.unwrap().len(), 70_001);
-        begun.elapsed()
     };
     fetch();
     let (host, addresses) = silent_stranger(&world);
-    let mut slowest = Duration::ZERO;
     std::thread::scope(|scope| {
-        let flood = scope
-            .spawn(|| host.inside(|| flood_requests(&addresses, Duration::from_secs(6))).unwrap());
+        let flood = scope.spawn(|| host.inside(|| flood_requests(&addresses)).unwrap());
         while !flood.is_finished() {
-            slowest = slowest.max(fetch());
+            fetch();
         }
-        let sent = flood.join().unwrap();
-        assert!(sent > 4000, "{sent} requests are no flood");
+        flood.join().unwrap();
     });
-    slowest = slowest.max(fetch());
-    assert!(slowest < Duration::from_secs(1), "a transfer took {slowest:?}");
+    fetch();
+    // Then all clients wait for the addresses that nobody answers for.
+    let log = world.log_text();
+    assert!(!log.contains("the send queue of the network is full"), "{log}");
 }
 
-/// Asks for options (DHCPINFORM) from each of these addresses, and as a relay with each, for this
-/// time.
-fn flood_informs(addresses: &[Ipv4Addr], time: Duration) -> usize {
-    let (end, mut sent) = (Instant::now() + time, 0);
+/// Asks for options (DHCPINFORM) from each of these addresses in turn, and as a relay with each.
+fn flood_informs(addresses: &[Ipv4Addr]) {
     let inform = |options: &[(u8, Vec<u8>)]| {
         dhcp::packet(STRANGER_MAC, SystemUuid([7; 16]), As::Os, 8, options)
     };
     // Link selection (RFC 3527) names the network behind the relay.
     let mut relayed = inform(&[(82, vec![5, 4, 10, 88, 0, 1])]);
     let relay = UdpSocket::bind(("10.77.0.66", 67)).unwrap();
-    for address in addresses.iter().cycle() {
-        if Instant::now() >= end {
-            break;
-        }
+    for address in addresses.iter().cycle().take(REQUESTS / 4) {
         let client = UdpSocket::bind((*address, 68)).unwrap();
         client.send_to(&inform(&[]), (CENTRAL, 67)).unwrap();
         relayed[24..28].copy_from_slice(&address.octets());
         relay.send_to(&relayed, (CENTRAL, 67)).unwrap();
-        sent += 2;
         std::thread::park_timeout(Duration::from_millis(2));
     }
-    sent
 }
 
 #[test]
@@ -113,25 +100,21 @@ fn dhcp_serves_machine_while_replies_go_to_invented_addresses() {
     let victim = PxeNode::new(&world, 1);
     victim.dhcp(As::Firmware(0));
     let (host, addresses) = silent_stranger(&world);
-    let (mut asked, mut served) = (0, 0);
     std::thread::scope(|scope| {
-        let flood = scope
-            .spawn(|| host.inside(|| flood_informs(&addresses, Duration::from_secs(6))).unwrap());
-        let (mac, uuid) = (victim.mac, victim.uuid);
-        let attempt = || dhcp::attempt(&dhcp::client(), mac, uuid, As::Firmware(0)).is_some();
+        let flood = scope.spawn(|| host.inside(|| flood_informs(&addresses)).unwrap());
         while !flood.is_finished() {
-            asked += 1;
-            served += usize::from(victim.host().inside(attempt).unwrap());
+            victim.dhcp(As::Firmware(0));
             // Below the rate limit of a machine.
             std::thread::park_timeout(Duration::from_millis(100));
         }
-        let sent = flood.join().unwrap();
-        assert!(sent > 1000, "{sent} requests are no flood");
+        flood.join().unwrap();
     });
-    assert!(served * 4 >= asked * 3, "{served} of {asked} exchanges were served");
+    // The replies to all clients wait in one queue, and there was no room for one of them.
+    let log = world.log_text();
+    assert!(!log.contains("Resource temporarily unavailable"), "{log}");
 }
 
-/// Sends router solicitations of invented nodes for some seconds.
+/// Sends router solicitations of invented nodes.
 const SOLICIT: &str = r#"
 import os, socket, struct, sys, time
 mac = bytes.fromhex(sys.argv[1].replace(":", ""))
@@ -149,20 +132,17 @@ def frame():
 frames = [frame() for _ in range(500)]
 link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 link.bind(("eth0", 0))
-sent, end = 0, time.monotonic() + float(sys.argv[2])
-while time.monotonic() < end:
-    for _ in range(30):
-        link.send(frames[sent % len(frames)])
-        sent += 1
+for pause in range(int(sys.argv[2])):
+    for number in range(30):
+        link.send(frames[(30 * pause + number) % len(frames)])
     time.sleep(0.005)
-print(sent)
 "#;
 
 #[test]
 fn router_solicitation_is_answered_while_invented_nodes_solicit() {
     let world = World::new("auto");
     // The addresses of both ends are tried for a second before they may be used.
-    eventually("an answer", || match ask(&world) {
+    eventually("an answer", || match ask(&world, 1) {
         (true, _) => Ok(()),
         (false, text) => Err(text),
     });
@@ -170,19 +150,19 @@ fn router_solicitation_is_answered_while_invented_nodes_solicit() {
     let (mut asked, mut answered) = (0, 0);
     let solicit = || {
         let mac = STRANGER_MAC.to_string();
-        Command::new("python3").args(["-c", SOLICIT, &mac, "12"]).output().unwrap()
+        // 60,000 of them.
+        Command::new("python3").args(["-c", SOLICIT, &mac, "2000"]).output().unwrap()
     };
     std::thread::scope(|scope| {
         let flood = scope.spawn(|| host.inside(solicit).unwrap());
         while !flood.is_finished() {
             asked += 1;
-            answered += usize::from(ask(&world).0);
+            // One answer goes to all nodes ten times a second.
+            answered += usize::from(ask(&world, 10).0);
         }
         let output = flood.join().unwrap();
-        let sent = String::from_utf8_lossy(&output.stdout).trim().parse::<usize>();
-        let sent = sent.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-        assert!(sent > 6000, "{sent} solicitations are no flood");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     });
-    // Those before the flood begins are quick, and many.
-    assert!(answered * 10 >= asked * 9, "{answered} of {asked} solicitations were answered");
+    // The last one may be lost in the queue of a flood that then ends.
+    assert!(answered + 1 >= asked, "{answered} of {asked} solicitations were answered");
 }

@@ -3,11 +3,11 @@
 use crate::world::{World, eventually};
 use std::process::{Command, Stdio};
 
-/// What rdisc6 hears within a second for one question.
-pub fn ask(world: &World) -> (bool, String) {
+/// What rdisc6 hears within so many seconds for one question.
+pub fn ask(world: &World, seconds: u32) -> (bool, String) {
     let mut command = Command::new("rdisc6");
     command
-        .args(["-1", "-r", "1", "-w", "1000", "eth0"])
+        .args(["-1", "-r", "1", "-w", &(seconds * 1000).to_string(), "eth0"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -21,7 +21,7 @@ fn router_solicitation_is_answered_unless_host_forwards_ipv6() {
     let world = World::new("auto");
     // The addresses of both ends are tried for a second before they may be used.
     eventually("rdisc6 has an answer", || {
-        let (answered, text) = ask(&world);
+        let (answered, text) = ask(&world, 1);
         let none = text.lines().any(|line| {
             line.starts_with("Router lifetime") && line.contains(" 0 (0x00000000) seconds")
         });
@@ -32,10 +32,10 @@ fn router_solicitation_is_answered_unless_host_forwards_ipv6() {
         world.central.inside(|| std::fs::write(path, value)).unwrap().unwrap();
     };
     forward("1");
-    assert!(!ask(&world).0, "a host that forwards leaves the answer to its routing daemon");
+    assert!(!ask(&world, 1).0, "a host that forwards leaves the answer to its routing daemon");
     forward("0");
     eventually("it speaks again when it no longer does", || {
-        let (answered, text) = ask(&world);
+        let (answered, text) = ask(&world, 1);
         if answered { Ok(()) } else { Err(text) }
     });
 }
