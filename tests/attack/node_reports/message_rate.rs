@@ -39,13 +39,13 @@ fn messages_above_the_rate_of_a_node_wait_and_others_do_not() {
                 message => assert!(message.is_some(), "the link ended: a message waits only"),
             }
         }
+        // Bounds from below: a busy machine only takes longer.
         let all = begun.elapsed();
         assert!(all >= Duration::from_secs(5), "{SENT} messages in {all:?}");
         assert!(served < all, "the other node waited {served:?}");
         // Another link does not start with new limits.
         drop(flood);
         let mut flood = greedy.link(Facts::default()).await;
-        let begun = Instant::now();
         for id in 0..3 {
             flood.say(&outcome(id)).await;
         }
@@ -55,7 +55,8 @@ fn messages_above_the_rate_of_a_node_wait_and_others_do_not() {
                 last = Some(id);
             }
         }
-        assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+        let all = begun.elapsed();
+        assert!(all >= Duration::from_secs(9), "{SENT} messages, a hello and 3 more in {all:?}");
     });
 }
 

@@ -22,7 +22,6 @@ use std::{
     process::{Child, Command},
     sync::{Arc, Mutex},
     thread,
-    time::{Duration, Instant},
 };
 
 /// Bytes at the end of the output that a failed test shows.
@@ -31,8 +30,6 @@ const SHOWN: usize = 600;
 const FLOOD: usize = 1_000_000;
 /// Lines of a paste, 5 bytes each: more than a terminal and the queues of meshd take.
 const PASTED: usize = 200_000;
-/// The longest time from a revocation to the end of all processes, on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Runs a command, shows its exit code, and stays until the terminal goes: with the end of the
 /// process that controls a terminal, the kernel drops what the other side has not read yet.
@@ -266,13 +263,11 @@ fn revoked_token_ends_shell_and_all_its_processes() {
     shell.types("sleep 271834\r");
     until_running(&rig, "271834", 1);
     shell.types(&"true\r".repeat(PASTED));
-    let begun = Instant::now();
     let revoked = rig.world.meshd(&["api-token", "revoke", "desk", "--yes"]);
     assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
     assert_eq!(shell.exit_code(), 255);
     until_running(&rig, "271832", 0);
     until_running(&rig, "271834", 0);
-    assert!(begun.elapsed() < AT_ONCE, "the node ran it for {:?}", begun.elapsed());
     eventually("the end is recorded", || match details(&rig) {
         found if found.iter().any(|end| end.contains("was revoked")) => Ok(()),
         found => Err(format!("{found:?}")),
