@@ -17,7 +17,7 @@ pub const BOOT: Duration = Duration::from_secs(8 * 60);
 /// From one stage of a boot to the next.
 pub const STAGE: Duration = Duration::from_secs(4 * 60);
 /// What happens within a running system.
-pub const SOON: Duration = Duration::from_secs(60);
+pub const SOON: Duration = Duration::from_secs(180);
 
 /// Emulated nodes that may run at a time: a boot keeps one processor busy, and more of them would
 /// miss every deadline.

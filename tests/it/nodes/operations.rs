@@ -3,7 +3,7 @@
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::{World, eventually, single_orders::SingleOrders as _, stderr},
+    world::{DEADLINE, World, eventually, single_orders::SingleOrders as _, stderr},
 };
 use meshd_api::BulkTarget;
 use meshd_central::{AcceptedOrder, BATCH, OperateError};
@@ -94,7 +94,7 @@ async fn sent_reboot(rig: &Rig, id: NodeId) -> NodeOperation {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), found).await.expect("the reboot is sent")
+    tokio::time::timeout(DEADLINE, found).await.expect("the reboot is sent")
 }
 
 /// Opens a link of a node that runs.
@@ -274,9 +274,7 @@ async fn full_queue_of_a_link_delays_only_its_own_reboot() {
             rig.central.nodes.drive_operations().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), driven)
-        .await
-        .expect("a full queue delays nobody");
+    tokio::time::timeout(DEADLINE, driven).await.expect("a full queue delays nobody");
     assert_eq!(action_numbers(&mut inbox), [0; 0], "the queue was full");
     rig.central.nodes.drive_operations().await;
     rig.central.nodes.drive_operations().await;

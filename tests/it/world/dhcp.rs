@@ -7,6 +7,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, SocketAddr, UdpSocket},
+    sync::atomic::{AtomicU16, Ordering},
     time::{Duration, Instant},
 };
 
@@ -65,11 +66,19 @@ pub fn client() -> UdpSocket {
 
 /// DISCOVER to ACK, each asked once; `None` if one of them was not answered.
 pub fn attempt(socket: &UdpSocket, mac: MacAddr, uuid: SystemUuid, who: As) -> Option<Granted> {
-    let offer = exchange(socket, &packet(mac, uuid, who, 1, &[]))?;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    // A late answer to an attempt before is not for this one: meshd would still have packets of
+    // this one before it when the client goes on, and take them for another boot.
+    let exchange = |mut packet: Vec<u8>| {
+        packet[4..6].copy_from_slice(&number);
+        exchange(socket, &packet)
+    };
+    let offer = exchange(packet(mac, uuid, who, 1, &[]))?;
     assert_eq!(offer.kind, 2, "an offer");
     let server = offer.options.get(&54).cloned().expect("option 54");
     let request = packet(mac, uuid, who, 3, &[(50, offer.address.octets().to_vec()), (54, server)]);
-    let ack = exchange(socket, &request)?;
+    let ack = exchange(request)?;
     assert_eq!(ack.kind, 5, "an acknowledgement");
     assert_eq!(ack.address, offer.address);
     let named = ack

@@ -12,7 +12,7 @@ use std::{
 use thirtyfour::{error::WebDriverErrorInner, prelude::*, session::scriptret::ScriptRet};
 
 /// How long a page may take to show what is expected.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Answers with the first visible element of a selector that contains a text, or with the texts of
 /// all after a time in milliseconds.

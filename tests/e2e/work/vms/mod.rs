@@ -23,8 +23,6 @@ use std::{
 };
 
 const NODE: u8 = 1;
-/// How often a node says that it is there, by default.
-const HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// A service of the node that interferes with its VMs. The steps wait for letters that the test
 /// types at the guest's console: the guest answers each with the next letter of the alphabet.
@@ -166,7 +164,7 @@ fn run_machines() {
     assert_eq!(tried(&serial, "TRIAL-RELEASED"), "1", "its port and its folder are gone");
 
     // QEMU is killed now, and then the node has no KVM any more.
-    let failed = reaches(rack, HEARTBEAT, "its death is told", |vm| vm["state"] == "failed");
+    let failed = reaches(rack, SOON, "its death is told", |vm| vm["state"] == "failed");
     assert_eq!(failed["failure"]["kind"], "crashed", "{failed}");
     until_written(rack, NODE, "TRIAL-END", SOON);
     takes_no_work(rack, &toml);

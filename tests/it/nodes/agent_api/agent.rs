@@ -268,7 +268,8 @@ async fn agent_refuses_central_node_of_another_authority() {
 #[tokio::test]
 async fn agent_renews_at_half_certificate_life_and_keeps_its_link() {
     // The clock of the central node stands still, so that the link itself is not over for it.
-    let fake = Fake::start_with(Duration::from_secs(60), Duration::from_secs(4)).await;
+    // A certificate lives so long that a busy machine renews it before its end.
+    let fake = Fake::start_with(Duration::from_secs(60), Duration::from_secs(16)).await;
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
     machine.start();
     fake.wait(|seen| seen.iter().any(is_up)).await;

@@ -4,7 +4,7 @@ mod fake;
 mod agent;
 mod drain_hooks;
 
-use fake::{Fake, Node, Seen, deadline};
+use fake::{Fake, LIMIT, Node, Seen, deadline};
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{ErrorBody, FromAgent, FromCentral, Heartbeat, PendingHello, RenewRequest};
 use meshd_serve::agent::AgentLimits;
@@ -237,8 +237,7 @@ async fn link_of_revoked_node_ends_while_node_reads_nothing() {
     fake.flood();
     fake.revoke();
     // Far less than the time in which a silent link is given up.
-    let down =
-        tokio::time::timeout(Duration::from_secs(30), fake.wait(|seen| seen.contains(&Seen::Down)));
+    let down = tokio::time::timeout(LIMIT, fake.wait(|seen| seen.contains(&Seen::Down)));
     down.await.expect("at once");
     fake.stop().await;
 }
@@ -263,7 +262,7 @@ fn link_that_is_always_busy_ends_when_its_certificate_expires() {
         })
         .await;
         fake.advance(meshd_trust::NODE_CERT_LIFE * 2);
-        let ended = tokio::time::timeout(Duration::from_secs(20), flood).await;
+        let ended = tokio::time::timeout(LIMIT, flood).await;
         ended.expect("the link ends while its node sends").expect("no panic");
         fake.stop().await;
     });

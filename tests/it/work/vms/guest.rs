@@ -16,7 +16,7 @@ use std::{
 use tokio::{sync::watch, time::timeout};
 
 /// Far more than anything here takes, on any machine.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(300);
 /// What a guest writes first.
 pub const HELLO: &str = "hello from the guest";
 
