@@ -14,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time for which a NIC that does not boot tries. It is longer than the shortest delay that counts.
-const TRIES_FOR: Duration = Duration::from_secs(6);
+/// Time for which a NIC that does not boot tries. The shortest delay that counts is 5 seconds: a
+/// busy machine may record the first packet late, and the next NIC's at once.
+const TRIES_FOR: Duration = Duration::from_secs(8);
 
 /// Another NIC of a machine.
 fn nic<'a>(machine: &PxeNode<'a>, number: u8) -> PxeNode<'a> {
@@ -53,11 +54,9 @@ fn try_ipv6(nic: &PxeNode<'_>) {
     let mut begun = None;
     eventually("the firmware gives IPv6 up", || {
         let sent = nic.host().inside(send).unwrap();
+        sent.map_err(|error| error.to_string())?;
         let begun = *begun.get_or_insert_with(Instant::now);
-        match sent {
-            Ok(_) if begun.elapsed() > TRIES_FOR + Duration::from_secs(3) => Ok(()),
-            sent => Err(format!("{sent:?}")),
-        }
+        if begun.elapsed() > TRIES_FOR { Ok(()) } else { Err("it tries".to_owned()) }
     });
 }
 
@@ -104,7 +103,7 @@ fn third_of_four_nics_and_an_injected_delay_are_named_with_their_order() {
     assert_eq!(steps[..3], ["firmware", "attempts", "dhcp"], "{times}");
     let others = delay(&times, "other_nic");
     let detail = others["detail"].as_str().unwrap();
-    assert!(others["cost_ms"].as_u64() >= Some(12_000), "{others}");
+    assert!(others["cost_ms"].as_u64() > Some(10_000), "both NICs: {others}");
     for (number, named) in [(1, true), (2, true), (4, false)] {
         let mac = nic(&machine, number).mac.to_string();
         assert_eq!(detail.contains(&mac), named, "{detail}");

@@ -167,7 +167,7 @@ fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
         "nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{certificate}\"]\n"
     );
     let sections = bench.sections("redfish", &rule);
-    world.edit_site("[defaults]", &sections.replace("[power]\n", "[power]\ntimeout = \"6s\"\n"));
+    world.edit_site("[defaults]", &sections.replace("[power]\n", "[power]\ntimeout = \"12s\"\n"));
     world.start();
     let _emulator = start_emulator(&world, &bench);
     let machine = seen_machine(&world, 1, "gpu001");
@@ -186,7 +186,7 @@ fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
     until_state(&world, &bench, "on");
 
     // Each answer takes most of `timeout`: an order of three answers changes the machine once.
-    bench.write("lie", "slow 4");
+    bench.write("lie", "slow 5");
     assert_eq!(state(&world, "gpu001")["state"], "on", "each answer within [power].timeout");
     let (code, text) = order(&world, &["node", "power", "cycle", "--yes", "gpu001"], || {
         if cycles(&bench) > 0 {

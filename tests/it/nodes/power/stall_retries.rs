@@ -35,7 +35,7 @@ async fn stalled_boot_is_cycled_as_often_as_the_site_allows() {
     let world = World::prepared("auto");
     let bench = Bench::new(&world);
     let policy = "[power]\nstall_retries = 2\nstall_retry_interval = \"30m\"\n";
-    let sections = bench.sections("command", "").replace("[power]\n", policy);
+    let sections = bench.sections_by_hand().replace("[power]\n", policy);
     world.edit_site("[defaults]", &sections);
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -79,7 +79,7 @@ async fn stalled_boot_is_cycled_as_often_as_the_site_allows() {
 async fn stalled_boot_is_not_cycled_without_a_policy() {
     let world = World::prepared("auto");
     let bench = Bench::new(&world);
-    world.edit_site("[defaults]", &bench.sections("command", ""));
+    world.edit_site("[defaults]", &bench.sections_by_hand());
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Script).await;

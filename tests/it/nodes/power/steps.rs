@@ -20,7 +20,7 @@ use tokio::{runtime::Handle, task::block_in_place};
 fn prepared(policy: &str) -> (World, Bench) {
     let world = World::prepared(policy);
     let bench = Bench::new(&world);
-    world.edit_site("[defaults]", &bench.sections("command", ""));
+    world.edit_site("[defaults]", &bench.sections_by_hand());
     (world, bench)
 }
 
@@ -57,6 +57,35 @@ fn drive_until_state(rig: &Rig, order: OperationId, node: NodeId, state: NodeOpe
         let record = record(rig, order, node);
         if record.state == state { Ok(()) } else { Err(format!("{record:?}")) }
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_powered_on_one_after_another() {
+    let (world, _bench) = prepared("auto");
+    let rig = Rig::new(&world);
+    let mut ids = Vec::new();
+    for number in 1..=3 {
+        let mut machine = Machine::new(&rig, number);
+        machine.boot(Stage::Script).await;
+        ids.push(machine.id());
+    }
+    let targets: Vec<_> = ids.iter().map(|id| BulkTarget { id: *id, revision: None }).collect();
+    let order = NodeOrder::Power { action: PowerAction::On, now: false };
+    let audit = ordered(Verb::Power);
+    let accepted = rig.central.nodes.order(&targets, order, Role::Operator, &audit).await.unwrap();
+    let operation = accepted.operation.unwrap();
+    let requests = || -> Vec<_> {
+        let power = |id: &NodeId| record(&rig, operation, *id).power;
+        ids.iter().filter_map(|id| power(id)?.acted_at).collect()
+    };
+    drive_until(&rig, "all are powered on", || match requests().len() {
+        3 => Ok(()),
+        count => Err(count.to_string()),
+    });
+    let mut times = requests();
+    times.sort_unstable();
+    let is_staggered = times.windows(2).all(|pair| pair[1].since(pair[0]).as_secs() >= 2);
+    assert!(is_staggered, "stagger of 2 s: {times:?}");
 }
 
 /// Whether the end of the present boot is announced.
