@@ -65,7 +65,7 @@ fn run(rack: &mut Rack, kills: bool) -> Value {
 fn start(rack: &Rack, digests: &[String], check: &str) {
     let [good, bad] = [&digests[0][..16], &digests[GENERATIONS - 1]];
     let words = ["bisect", "node-*", "--good", good, "--bad", bad, "--check", check];
-    let options = ["--soak", "1s", "--node-timeout", "30s", "--yes", "--no-wait"];
+    let options = ["--soak", "1s", "--node-timeout", "10m", "--yes", "--no-wait"];
     let started = rack.world.meshd(&[&words[..], &options[..]].concat());
     assert!(started.status.success(), "{}", stderr(&started));
 }

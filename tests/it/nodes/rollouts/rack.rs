@@ -89,7 +89,8 @@ impl Rack {
     /// Starts a rollout over all nodes; returns its ID.
     pub(super) fn start_with(&self, options: &[&str]) -> String {
         let mut words = vec!["rollout", "start", "node-*", "--soak", "2s"];
-        words.extend(["--node-timeout", "25s", "--yes"]);
+        // A bad node is waited for so long; a good one is back earlier also on a busy machine.
+        words.extend(["--node-timeout", "90s", "--yes"]);
         words.extend(options);
         let output = self.world.meshd(&words);
         assert!(output.status.success(), "{}", stderr(&output));
