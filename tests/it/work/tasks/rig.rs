@@ -181,9 +181,10 @@ impl Rig {
         (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
     }
 
-    /// Begins a task; its ID.
+    /// Begins a task, which its time ends if it hangs; its ID.
     pub fn begin(&self, args: &[&str]) -> String {
-        let (code, id, command_output) = self.run(&[&["--detach"], args].concat());
+        let bound = if args.contains(&"--timeout") { &[][..] } else { &["--timeout", "20m"] };
+        let (code, id, command_output) = self.run_once(&[&["--detach"], bound, args].concat());
         assert_eq!(code, 0, "{command_output}");
         id.trim().to_owned()
     }
