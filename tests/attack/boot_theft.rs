@@ -84,7 +84,7 @@ pub fn ask_briefly(thief: &PxeNode<'_>, url: &str) -> Option<String> {
     let address = thief.address.get().expect("an address");
     let answer = thief.host().inside(|| {
         let mut command = std::process::Command::new("curl");
-        command.args(["--silent", "--max-time", "5", "--interface", &address.to_string(), url]);
+        command.args(["--silent", "--max-time", "15", "--interface", &address.to_string(), url]);
         command.output().expect("curl is installed")
     });
     let answer = String::from_utf8_lossy(&answer.unwrap().stdout).into_owned();

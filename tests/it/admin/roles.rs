@@ -50,7 +50,7 @@ fn request(office: &Office, token_file: &str, routes: &[String], shows_body: boo
             let body = if method == "POST" { "data = \"{\"\nheader = \"Content-Type: application/json\"\n" } else { "" };
             let out = if shows_body { "" } else { "output = /dev/null\nwrite-out = \"%{http_code}\\n\"\n" };
             format!(
-                "url = \"https://{ADMIN}:{PORT}{}\"\n{body}{out}insecure\nsilent\nmax-time = 3\nheader = \"Authorization: Bearer {}\"\n",
+                "url = \"https://{ADMIN}:{PORT}{}\"\n{body}{out}insecure\nsilent\nmax-time = 15\nheader = \"Authorization: Bearer {}\"\n",
                 path.join("/"),
                 token.trim()
             )

@@ -67,7 +67,7 @@ const HOARD: &str = "
 import select, socket, sys, time
 address, port, count, limit = sys.argv[1], *map(int, sys.argv[2:])
 connections = [socket.create_connection((address, port)) for _ in range(count)]
-ends = time.monotonic() + 10
+ends = time.monotonic() + 120
 while len(connections) > limit and time.monotonic() < ends:
     closed = select.select(connections, [], [], 0.1)[0]
     connections = [one for one in connections if one not in closed]

@@ -227,11 +227,11 @@ fn deaf_service_is_reported_by_doctor_and_healthz() {
     expect_finding(&world, "TFTP on br0", "fail");
     let healthz = format!("http://{CENTRAL}:8080/healthz");
     let answer =
-        run(&world.nodes, "curl", &["-sS", "-m", "5", "-w", "%{http_code}", &healthz]).unwrap();
+        run(&world.nodes, "curl", &["-sS", "-m", "60", "-w", "%{http_code}", &healthz]).unwrap();
     assert!(answer.contains("TFTP on br0: no answer") && answer.ends_with("503"), "{answer}");
     run(&world.central, "nft", &["delete", "table", "inet", "deaf"]).unwrap();
     expect_finding(&world, "TFTP on br0", "ok");
-    run(&world.nodes, "curl", &["-sS", "-f", "-m", "5", &healthz]).unwrap();
+    run(&world.nodes, "curl", &["-sS", "-f", "-m", "60", &healthz]).unwrap();
     world.central.ip(&["link", "del", "br0"]).unwrap();
     for check in ["DHCP on br0", "TFTP on br0", "HTTP on br0", "agent API on br0"] {
         expect_finding(&world, check, "fail");

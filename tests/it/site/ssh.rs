@@ -5,7 +5,7 @@ use crate::world::{
     World,
     node::{Overlay, PxeNode},
     program::Program,
-    stderr,
+    stderr, write_program,
 };
 use std::{
     fs,
@@ -72,8 +72,7 @@ fn log_in(world: &World, method: &str) -> Output {
 /// The same, with more options of ssh.
 fn log_in_as(world: &World, method: &str, options: &[&str]) -> Output {
     let askpass = world.path("askpass");
-    fs::write(&askpass, format!("#!/bin/sh\necho {PASSWORD}\n")).unwrap();
-    fs::set_permissions(&askpass, fs::Permissions::from_mode(0o700)).unwrap();
+    write_program(&askpass, &format!("#!/bin/sh\necho {PASSWORD}\n"));
     let mut command = Command::new("ssh");
     command.args([
         "-F",

@@ -48,7 +48,7 @@ fn run(world: &World, program: &str, args: &[&str]) -> String {
 /// Returns the series of the metrics page, such as `name{label="value"}`, with their values.
 fn series(world: &World) -> BTreeMap<String, f64> {
     let page =
-        run(world, "curl", &["-sS", "-f", "-m", "5", &format!("http://{CENTRAL}:9109/metrics")]);
+        run(world, "curl", &["-sS", "-f", "-m", "60", &format!("http://{CENTRAL}:9109/metrics")]);
     let pairs =
         page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
     pairs.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()

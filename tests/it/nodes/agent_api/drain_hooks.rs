@@ -4,6 +4,7 @@ use super::{
     agent::Machine,
     fake::{Fake, Seen},
 };
+use crate::world::write_program;
 use meshd_central::LinkCommand;
 use meshd_proto::{
     DrainEntry, DrainOrder, DrainReport, FromAgent, FromCentral, HookState, NodeReport, NodeSpec,
@@ -43,10 +44,8 @@ impl Node {
         fs::create_dir_all(machine.path("state")).expect("made");
         fs::create_dir_all(&hooks).expect("made");
         let state = machine.path("state").display().to_string();
-        fs::write(hooks.join("batch"), HOOK.replace("STATE", &state)).expect("written");
-        for path in [hooks.clone(), hooks.join("batch")] {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("set");
-        }
+        write_program(&hooks.join("batch"), &HOOK.replace("STATE", &state));
+        fs::set_permissions(&hooks, fs::Permissions::from_mode(0o755)).expect("set");
         let mut node = Node { fake, machine, generation: 0 };
         node.link().await;
         node
