@@ -129,7 +129,8 @@ def frame():
     message = message[:2] + struct.pack("!H", total ^ 0xffff) + message[4:]
     header = struct.pack("!IHBB", 6 << 28, 8, 58, 255)
     return bytes.fromhex("333300000002") + mac + b"\x86\xdd" + header + source + routers + message
-frames = [frame() for _ in range(500)]
+# The neighbours of all network namespaces share one table of 1,024 places.
+frames = [frame() for _ in range(150)]
 link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 link.bind(("eth0", 0))
 for pause in range(int(sys.argv[2])):

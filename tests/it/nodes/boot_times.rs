@@ -51,6 +51,8 @@ fn try_ipv6(nic: &PxeNode<'_>) {
         let servers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
         socket.send_to(&solicit, SocketAddrV6::new(servers, 547, 0, index))
     };
+    let enable = || std::fs::write("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "0");
+    nic.host().inside(enable).unwrap().unwrap();
     let mut begun = None;
     eventually("the firmware gives IPv6 up", || {
         let sent = nic.host().inside(send).unwrap();

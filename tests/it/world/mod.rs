@@ -179,6 +179,10 @@ impl World {
             let text = mac.to_string();
             let host = self.nodes.derived(&text.replace(':', ""));
             host.create().unwrap();
+            // The neighbours of all network namespaces share one table of 1,024 places for IPv6,
+            // and each card sends to several multicast groups.
+            let without = || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+            host.inside(without).unwrap().unwrap();
             let card = [
                 "link",
                 "add",
