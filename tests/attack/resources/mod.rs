@@ -102,7 +102,7 @@ fn agent_api_answers_while_one_host_holds_idle_connections() {
     let attacker = Attacker::new(&world);
     let connections = idle(&world, &format!("{CENTRAL}:8443"), FILES);
     let nobody = Identity::new();
-    let answer = attacker.run(timeout(SOON, attacker.get(&nobody, "/v1/nothing")));
+    let answer = attacker.run(async { timeout(SOON, attacker.get(&nobody, "/v1/nothing")).await });
     let (status, _) = answer.expect("it answers in time").expect("an answer");
     assert_eq!(status, 404);
     drop(connections);

@@ -31,6 +31,8 @@ const FLOOD: usize = 1_000_000;
 /// Lines of a paste, 5 bytes each: more than a terminal and the queues of meshd take.
 const PASTED: usize = 200_000;
 
+/// What is before the exit code of a command.
+const EXIT: &str = "[[exit ";
 /// Runs a command, shows its exit code, and stays until the terminal goes: with the end of the
 /// process that controls a terminal, the kernel drops what the other side has not read yet.
 const LEADER: &str = "\"$@\"; printf '\\n[[exit %s]]\\n' $?; exec cat >/dev/null";
@@ -102,10 +104,11 @@ impl Terminal {
     pub fn exit_code(&mut self) -> i32 {
         let code = eventually("the command ends", || {
             let received = self.received.lock().unwrap();
-            let text = tail(&received);
-            let (_, rest) = text.rsplit_once("[[exit ").ok_or_else(|| text.clone())?;
-            let (code, _) = rest.split_once("]]").ok_or_else(|| text.clone())?;
-            code.parse().map_err(|_| text.clone())
+            // The terminal shows the rest of a paste behind it, which nobody has read.
+            let at = received.windows(EXIT.len()).rposition(|part| part == EXIT.as_bytes());
+            let rest = at.map(|at| String::from_utf8_lossy(&received[at + EXIT.len()..]));
+            let code = rest.as_deref().and_then(|rest| rest.split_once("]]")?.0.parse().ok());
+            code.ok_or_else(|| tail(&received))
         });
         let (before, after) = (&self.before, tcgetattr(&self.other).unwrap());
         let modes = |of: &Termios| (of.local_modes, of.input_modes, of.output_modes);
