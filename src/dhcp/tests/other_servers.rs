@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 
-fn handle_authoritative() -> Engine {
+fn authoritative() -> Engine {
     engine(pool(100, 200), Vec::new())
 }
 
