@@ -237,8 +237,17 @@ pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
 /// Requests confirmation of an order for several objects by their number, which a habit does not
 /// type. Fails without a terminal.
 pub(crate) fn confirm_number(question: &str, count: usize) -> Result<(), Failure> {
+    confirm_typed_number(question, count, (NO_TERMINAL, ""))
+}
+
+/// As [`confirm_number`]. `no_terminal` is the error without a terminal, a message and a hint.
+pub(crate) fn confirm_typed_number(
+    question: &str,
+    count: usize,
+    no_terminal: (&str, &str),
+) -> Result<(), Failure> {
     let question = format!("{question}\nType the number {count} to confirm:");
-    let answer = read_answer(&question, "", (NO_TERMINAL, ""))?;
+    let answer = read_answer(&question, "", no_terminal)?;
     if answer == count.to_string() { Ok(()) } else { Err(Failure::new("aborted", "")) }
 }
 

@@ -15,9 +15,9 @@ pub(super) use bisect::Bisect;
 use super::{
     Context, Failure,
     client::{AdminClient, RecordProgress, follow_record},
-    node::targets::{NamedTargets, Targets},
+    node::targets::{NamedTargets, Targets, count_text},
     output::list::{ListOutput, TimeFilter},
-    output::print::{Output, confirm, confirm_number, write},
+    output::print::{Output, confirm, confirm_typed_number, write},
     wait,
 };
 use clap::{Args, Subcommand};
@@ -114,6 +114,9 @@ pub(super) struct Confirmation {
     /// Follow the rollout to its end
     #[arg(long)]
     wait: bool,
+    /// The command has no option for the number of nodes
+    #[arg(skip)]
+    is_small_form: bool,
 }
 
 impl RolloutCommand {
@@ -214,7 +217,7 @@ async fn undo(client: &AdminClient, args: UndoArgs) -> Result<(), Failure> {
         node.began_at.is_some() && matches!(node.stage, NodeStage::Done | NodeStage::Failed)
     };
     let changed = u32::try_from(nodes.iter().filter(is_changed).count()).unwrap_or(u32::MAX);
-    message!("{changed} nodes return to what they ran");
+    message!("nodes that return to what they ran: {changed}");
     let all_at_once = confirmation.confirm(undone.waves, changed)?;
     let request = UndoRollout { all_at_once };
     let started = client.post(api::UNDO_ROLLOUT.path([&rollout]), &request).await?;
@@ -223,7 +226,7 @@ async fn undo(client: &AdminClient, args: UndoArgs) -> Result<(), Failure> {
 
 impl Confirmation {
     pub(super) fn new(yes: bool, wait: bool) -> Self {
-        Confirmation { yes, all_at_once: None, wait }
+        Confirmation { yes, all_at_once: None, wait, is_small_form: true }
     }
 
     /// Asks for confirmation. A rollout of one wave needs the number of nodes, whatever `--yes`
@@ -232,13 +235,21 @@ impl Confirmation {
         if waves == 1 && nodes > 1 {
             if self.all_at_once.is_none() {
                 let question = format!("All {nodes} nodes leave service at the same time.");
-                confirm_number(&question, nodes as usize)?;
+                let hint = if self.is_small_form {
+                    format!(
+                        "use a smaller --max, or `meshd rollout start --reboot --all-at-once {nodes}`"
+                    )
+                } else {
+                    format!("use --all-at-once {nodes}, or smaller waves")
+                };
+                let no_terminal = "aborted: no terminal to confirm the number of nodes";
+                confirm_typed_number(&question, nodes as usize, (no_terminal, &hint))?;
                 return Ok(Some(nodes));
             }
             return Ok(self.all_at_once);
         }
         if !self.yes {
-            confirm(&format!("Start the rollout over {nodes} nodes?"))?;
+            confirm(&format!("Start the rollout over {}?", count_text(nodes as usize)))?;
         }
         // The return of a few nodes has one wave, also if the rollout had several.
         Ok(self.all_at_once)
@@ -287,7 +298,8 @@ mod tests {
     #[test]
     fn number_of_all_nodes_is_sent_whatever_the_waves_of_the_undone_rollout() {
         for waves in [1, 4] {
-            let confirmation = Confirmation { yes: true, all_at_once: Some(2), wait: false };
+            let confirmation =
+                Confirmation { all_at_once: Some(2), ..Confirmation::new(true, false) };
             assert_eq!(confirmation.confirm(waves, 2).unwrap(), Some(2), "{waves}");
         }
     }

@@ -9,6 +9,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// Maximum number of names of a wave.
 const MAX_NAMES: usize = 12;
+/// Number of digits of a generation in a table.
+const SHORT_DIGEST: usize = 12;
 
 /// Returns the waves of a plan, and the steps of each node.
 pub(super) fn plan(plan: &RolloutPlan) -> String {
@@ -85,10 +87,11 @@ fn steps(rollout: &RolloutView) -> Vec<String> {
 
 fn head(rollout: &RolloutView) -> Vec<(&'static str, String)> {
     let policy = &rollout.policy;
+    let waves = if rollout.waves == 1 { "wave" } else { "waves" };
     let floors: Vec<String> = policy.floors.iter().map(Floor::to_string).collect();
     vec![
         ("change", rollout.target.to_string()),
-        ("nodes", format!("{} in {} waves of {}", rollout.nodes, rollout.waves, policy.wave)),
+        ("nodes", format!("{} in {} {waves} of {}", rollout.nodes, rollout.waves, policy.wave)),
         ("domain", policy.domain.as_ref().map(ToString::to_string).unwrap_or_default()),
         ("floor", floors.join(", ")),
         ("failures", format!("at most {}", policy.max_failures)),
@@ -108,7 +111,7 @@ pub(super) fn rows(found: &[RolloutView]) -> String {
     let rows = found.iter().map(|rollout| {
         [
             rollout.id.to_string(),
-            rollout.target.to_string(),
+            short_target(&rollout.target),
             rollout.state.as_str().to_owned(),
             rollout.progress.words(),
             ago(rollout.started_at, now()),
@@ -116,6 +119,16 @@ pub(super) fn rows(found: &[RolloutView]) -> String {
         ]
     });
     table(["id", "change", "state", "nodes", "started", "by"], rows)
+}
+
+/// Returns a target for a table: rollouts of bisections name whole digests.
+fn short_target(target: &RolloutTarget) -> String {
+    match target {
+        RolloutTarget::Generation { generation } => {
+            format!("generation {}", generation.chars().take(SHORT_DIGEST).collect::<String>())
+        }
+        target => target.to_string(),
+    }
 }
 
 /// Returns the progress of a rollout in one line.
@@ -193,7 +206,8 @@ pub(super) fn bisection_progress(bisection: &BisectionView) -> String {
         let verdict = probe.verdict.map_or("is tested", ProbeVerdict::as_str);
         format!(", {} {verdict}", probe.generation.0.short())
     });
-    format!("{state}: {} generations left{}", bisection.suspects, last.unwrap_or_default())
+    let left = if bisection.suspects == 1 { "generation" } else { "generations" };
+    format!("{state}: {} {left} left{}", bisection.suspects, last.unwrap_or_default())
 }
 
 /// Returns a bisection with its boots.

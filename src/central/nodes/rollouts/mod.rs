@@ -134,7 +134,7 @@ impl Rollouts {
     }
 
     /// Estimates the time of a rollout by its own nodes, or by those of the newest rollout that
-    /// changed nodes in the same way.
+    /// changed nodes in the same way. Those had the soak time of their rollout, which is known.
     pub fn remaining_of(&self, head: &Rollout, nodes: &[RolloutNode]) -> Option<Duration> {
         let kind = std::mem::discriminant(&head.target);
         let earlier = self.env.store.read(|model| {
@@ -143,7 +143,12 @@ impl Rollouts {
             });
             let mut finished: Vec<&Rollout> = finished.collect();
             finished.sort_by_key(|other| std::cmp::Reverse(other.finished_at));
-            let mut times = finished.iter().map(|other| node_times(model.rollout_nodes(other.id)));
+            let soak = |rollout: &Rollout| Duration::from_secs(rollout.policy.soak_s.into());
+            let mut times = finished.iter().map(|other| {
+                let times = node_times(model.rollout_nodes(other.id)).into_iter();
+                let times = times.map(|time| time.saturating_sub(soak(other)) + soak(head));
+                times.collect::<Vec<Duration>>()
+            });
             times.find(|times| !times.is_empty()).unwrap_or_default()
         });
         let nodes = nodes.iter().map(|record| (record.node, record.clone())).collect();

@@ -210,12 +210,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let flag = folder.path().join("flag");
         let run = run(&format!("until test -e {}; do sleep 0.02; done", flag.display()), 1, 20_000);
-        let (key, memory, permits) = (run.key, run.memory.clone(), run.permits.clone());
+        let key = run.key;
+        let memory = run.memory.clone();
+        let permits = run.permits.clone();
         let is_queued = || Orders::of(&memory.lock()).queued.contains(&key);
         let taken = permits.acquire().await.unwrap();
         let task = tokio::spawn(run.run());
-        let (point, abort) = (ProgramPoint::Gate, task.abort_handle());
-        let running = RunningProgram { point, abort, has_begun: false };
+        let abort = task.abort_handle();
+        let running = RunningProgram { point: ProgramPoint::Gate, abort, has_begun: false };
         memory.lock().running.insert(key, running);
         tokio::task::yield_now().await;
         assert!(is_queued(), "all permits are taken");

@@ -74,7 +74,8 @@ fn run(seed: u32, nodes: u32) {
     let begun = Instant::now();
     let is_low = check_floors(&rack.rollout.policy.floors, &ids, &rack.machines).is_err();
     rack.plan();
-    let (planned, mut slowest) = (begun.elapsed(), Duration::ZERO);
+    let planned = begun.elapsed();
+    let mut slowest = Duration::ZERO;
     let mut interventions = nodes / 100;
     while !rack.rollout.state.is_final() {
         // What others do: remove, relabel, put into maintenance.
@@ -102,7 +103,8 @@ fn run(seed: u32, nodes: u32) {
         }
     }
     check_end(&rack, seed);
-    let (state, steps) = (rack.rollout.state, rack.ticks);
+    let state = rack.rollout.state;
+    let steps = rack.ticks;
     let low = if is_low { ", with its floor broken," } else { "" };
     println!(
         "seed {seed}: {nodes} nodes{low} planned in {planned:?}, {state:?} after {steps} steps of at most {slowest:?}"

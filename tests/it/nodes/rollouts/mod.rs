@@ -6,10 +6,12 @@
 //! | `bisect` | bisections of the generations of a profile |
 //! | `pins` | rollouts to a generation, with programs of the site |
 //! | `rack` | nodes with real agents |
+//! | `undo` | rollouts that take others back, estimates, `node reboot --max` |
 
 mod bisect;
 mod pins;
 mod rack;
+mod undo;
 
 use crate::world::stderr;
 use rack::{NODES, Rack, boots, count};
