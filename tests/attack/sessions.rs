@@ -179,7 +179,7 @@ async fn boot_records_are_written_only_by_their_machine() {
     assert!(reached(Stage::Kernel));
     rig.wire.put(machine.address, STRANGER_MAC);
     assert!(
-        !rig.central.boot.boot_failed(machine.address, failure()).await,
+        !rig.central.boot.record_failed_boot(machine.address, failure()).await,
         "another machine reports the failure"
     );
     let message =
@@ -193,7 +193,7 @@ async fn boot_records_are_written_only_by_their_machine() {
     let log = rig.central.boot.boot_log(session, 0).await.unwrap().lines;
     let log = String::from_utf8(log).unwrap();
     assert!(log.contains("Kernel panic") && !log.contains("forged"), "{log}");
-    assert!(rig.central.boot.boot_failed(machine.address, failure()).await);
+    assert!(rig.central.boot.record_failed_boot(machine.address, failure()).await);
 }
 
 #[tokio::test]
@@ -204,9 +204,9 @@ async fn failed_handshake_from_another_machine_raises_no_alarm() {
     machine.boot(Stage::OsDhcp).await;
     let stale = || rig.condition(machine.id(), ConditionKind::StaleCa).is_some();
     rig.wire.put(machine.address, STRANGER_MAC);
-    rig.central.enrolment.handshake_failed(&LanClient::from(machine.address)).await;
+    rig.central.enrolment.record_failed_handshake(&LanClient::from(machine.address)).await;
     assert!(!stale(), "another machine has claimed the address");
     rig.wire.put(machine.address, machine.mac);
-    rig.central.enrolment.handshake_failed(&LanClient::from(machine.address)).await;
+    rig.central.enrolment.record_failed_handshake(&LanClient::from(machine.address)).await;
     assert!(stale(), "the machine itself");
 }

@@ -73,7 +73,7 @@ pub(crate) fn record_hello(
         node.address = Some(from);
         node.last_seen = now;
         change = node.change(PhaseChange::LinkUp).ok().flatten();
-        let known = node.booted.is_none_or(|booted| history.booted(booted, now));
+        let known = node.booted.is_none_or(|booted| history.record_boot(booted, now));
         drift_events = update_drift(node, known, now);
     });
     if let Some(detail) = changed_parts {

@@ -183,7 +183,11 @@ impl BootService {
 
     /// Records why the first program refused to start a node. Returns false if the machine at this
     /// address does not boot this session, or if its agent has already started.
-    pub async fn boot_failed(&self, client: impl Into<LanClient>, failure: BootFailure) -> bool {
+    pub async fn record_failed_boot(
+        &self,
+        client: impl Into<LanClient>,
+        failure: BootFailure,
+    ) -> bool {
         let (client, BootFailure { session, reason }) = (client.into(), failure);
         let found = self.env.store.read(|model| {
             let boot = model.session_at(client.ipv4()).filter(|boot| boot.id == session)?;

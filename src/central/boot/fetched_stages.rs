@@ -21,7 +21,7 @@ impl BootService {
     /// Records a completed fetch once per boot session. An address without boot session is no
     /// error: these files are public. The machine of the session is checked on the wire, so that
     /// nobody else writes its record.
-    pub async fn fetched(&self, client: impl Into<LanClient>, file: Fetched) {
+    pub async fn record_fetch(&self, client: impl Into<LanClient>, file: Fetched) {
         let client = client.into();
         let from = client.ipv4();
         let Some(stage) = self.stage_of(file) else { return };
@@ -37,7 +37,7 @@ impl BootService {
         let recorded_mac = Some(own).filter(|_| is_recorded);
         // Repeated fetches in one boot cause no write.
         if let Some(mac) = recorded_mac.filter(|_| failpoint::defends("fetched-once")) {
-            return self.loaded(mac, stage);
+            return self.update_queue(mac, stage);
         }
         self.record_loaded(stage, |model| model.session_at(from).map(|session| session.id)).await;
     }
@@ -55,7 +55,7 @@ impl BootService {
             Ok::<_, StoreError>(tx.session(id).map(|session| session.mac))
         });
         match recorded.await {
-            Ok(Some(mac)) => self.loaded(mac, stage),
+            Ok(Some(mac)) => self.update_queue(mac, stage),
             Ok(None) => {}
             Err(error) => tracing::error!(
                 error = &error as &dyn std::error::Error,

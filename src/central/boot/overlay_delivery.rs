@@ -96,7 +96,7 @@ impl BootService {
         let opened = self.enrolment.capabilities.lock().open(now, capability, from);
         let transfer = match opened {
             Ok(transfer) => transfer,
-            Err(denied) => return Err(self.denied(denied, from).await),
+            Err(denied) => return Err(self.refuse_overlay(denied, from).await),
         };
         // From here on a return without a transfer must free the capability; the transfer's drop
         // does.
@@ -155,7 +155,7 @@ impl BootService {
         match probed {
             Ok(grant) => self.check_grant_neighbour(&grant, &client).await,
             Err(Denied::Unknown) => Err(OverlayDenied::NotFound),
-            Err(denied @ Denied::Foreign(_)) => Err(self.denied(denied, from).await),
+            Err(denied @ Denied::Foreign(_)) => Err(self.refuse_overlay(denied, from).await),
             Err(Denied::Busy(_)) => Err(OverlayDenied::Busy),
             Err(Denied::Expired | Denied::Spent(_)) => Err(OverlayDenied::Gone),
         }
@@ -287,7 +287,7 @@ impl BootService {
         stored.await
     }
 
-    async fn denied(&self, denied: Denied, from: Ipv4Addr) -> OverlayDenied {
+    async fn refuse_overlay(&self, denied: Denied, from: Ipv4Addr) -> OverlayDenied {
         let (reason, grant, answer) = match denied {
             Denied::Unknown => ("unknown", None, OverlayDenied::NotFound),
             Denied::Expired => ("expired", None, OverlayDenied::Gone),
@@ -353,7 +353,7 @@ fn delivered_generation(
 
 impl OverlayTransfer {
     /// The last byte was written: the capability is spent.
-    pub async fn finished(mut self) {
+    pub async fn finish(mut self) {
         self.is_finished = true;
         if let Some(pending) = self.pending.take() {
             self.boot.generations.queue_for_archive(pending);

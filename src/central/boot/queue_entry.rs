@@ -42,7 +42,7 @@ impl BootService {
 
     /// Processes a completed fetch. The overlay is loaded last; with `delivery = "url"`, the
     /// packages are.
-    pub(crate) fn loaded(&self, mac: MacAddr, stage: Stage) {
+    pub(crate) fn update_queue(&self, mac: MacAddr, stage: Stage) {
         let now = self.env.monotonic();
         let last = match self.env.site().boot.delivery {
             Delivery::Initrd => Stage::Overlay,
@@ -50,10 +50,10 @@ impl BootService {
         };
         let mut queue = self.queue.lock();
         if stage == last {
-            queue.finished(now, mac);
+            queue.finish(now, mac);
             metrics::gauge!("meshd_boot_loading").set(queue.loading() as f64);
         } else {
-            queue.progressed(now, mac);
+            queue.record_progress(now, mac);
         }
     }
 }

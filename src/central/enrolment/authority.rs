@@ -248,7 +248,7 @@ impl Enrolment {
     /// Processes a failed TLS handshake: the client at this address trusts another authority,
     /// probably because its overlay is older than the authority. The connection must come from a
     /// NIC of the node: another machine with the address raises no alarm about the node.
-    pub async fn handshake_failed(&self, client: &LanClient) {
+    pub async fn record_failed_handshake(&self, client: &LanClient) {
         let from = client.address;
         let node = self.env.store.read(|model| {
             let boots = match from {

@@ -217,14 +217,14 @@ impl BootQueue {
     }
 
     /// Records that a loading machine fetched a part completely.
-    pub fn progressed(&mut self, now: Duration, mac: MacAddr) {
+    pub fn record_progress(&mut self, now: Duration, mac: MacAddr) {
         if let Some(loading) = self.loading.get_mut(&mac) {
             loading.last_progress = now;
         }
     }
 
     /// Records that a machine has loaded everything.
-    pub fn finished(&mut self, now: Duration, mac: MacAddr) {
+    pub fn finish(&mut self, now: Duration, mac: MacAddr) {
         if let Some(loading) = self.loading.remove(&mac) {
             let took = now.saturating_sub(loading.since);
             self.mean = (self.mean * (MEAN_WINDOW - 1) + took) / MEAN_WINDOW;

@@ -30,7 +30,7 @@ fn boot_queue_is_first_in_first_out() {
     let positions: Vec<usize> =
         (1..=5).map(|number| position(queue.request(at(10), mac(number), Approved))).collect();
     assert_eq!(positions, [0, 0, 1, 2, 3]);
-    queue.finished(at(11), mac(1));
+    queue.finish(at(11), mac(1));
     assert_eq!(
         position(queue.request(at(11), mac(5), Approved)),
         3,
@@ -62,7 +62,7 @@ fn queued_machine_without_retry_expires_after_delay_and_grace() {
         panic!("it waits")
     };
     queue.request(at(10), mac(3), Approved);
-    queue.finished(at(11), mac(1));
+    queue.finish(at(11), mac(1));
     let last = at(10) + at(seconds.into()) + GRACE;
     assert_eq!(position(queue.request(last, mac(3), Approved)), 2, "the second may still come");
     assert_eq!(queue.request(last + at(1), mac(3), Approved), Admitted);
@@ -74,7 +74,7 @@ fn queue_slot_of_silent_loader_is_freed() {
     let mut queue = BootQueue::new(2);
     queue.request(at(10), mac(1), Approved);
     queue.request(at(10), mac(2), Approved);
-    queue.progressed(at(100), mac(2));
+    queue.record_progress(at(100), mac(2));
     let later = at(10) + PROGRESS_TIMEOUT + at(1);
     assert_eq!(queue.request(later, mac(3), Approved), Admitted, "it replaces the first machine");
     assert_eq!(position(queue.request(later, mac(4), Approved)), 1, "the second still loads");
@@ -97,7 +97,7 @@ fn retry_delay_follows_position_and_mean_loading_time() {
         "three portions of ten seconds"
     );
     for number in 0..10 {
-        queue.finished(at(1), mac(number));
+        queue.finish(at(1), mac(number));
     }
     let QueueAnswer::Wait { seconds, .. } = queue.request(at(1), mac(39), Approved) else {
         panic!("it waits")
@@ -133,7 +133,7 @@ fn unknown_machines_receive_a_quarter_of_the_loading_limit() {
         1,
         "before every unknown one that waits"
     );
-    queue.finished(at(12), mac(0));
+    queue.finish(at(12), mac(0));
     assert_eq!(position(queue.request(at(12), mac(64), Unknown)), 2);
     assert_eq!(queue.request(at(12), mac(2000), Approved), Admitted);
 }
@@ -144,7 +144,7 @@ fn unknown_machine_loses_loading_slot_after_time_limit_despite_progress() {
     let holds = |queue: &BootQueue| queue.loading.contains_key(&mac(1));
     assert_eq!(queue.request(at(0), mac(1), Unknown), Admitted);
     for second in (10..=UNKNOWN_TIME.as_secs()).step_by(10) {
-        queue.progressed(at(second), mac(1));
+        queue.record_progress(at(second), mac(1));
         assert_eq!(queue.request(at(second), mac(1), Unknown), Admitted, "{second}");
         assert_eq!(position(queue.request(at(second), mac(2), Unknown)), 1);
     }
@@ -214,8 +214,8 @@ proptest! {
                         prop_assert!(position <= before, "nobody falls back");
                     }
                 }
-                Step::Progress(number) => queue.progressed(now, mac(number)),
-                Step::Finish(number) => queue.finished(now, mac(number)),
+                Step::Progress(number) => queue.record_progress(now, mac(number)),
+                Step::Finish(number) => queue.finish(now, mac(number)),
                 Step::Leave(number) => queue.remove(mac(number)),
                 Step::Pass(seconds) => now += at(seconds.into()),
             }
@@ -239,7 +239,7 @@ proptest! {
             prop_assert!(requests < 100_000, "it comes to an end");
             while let Some((end, done)) = ends.first().copied().filter(|(end, _)| *end <= now) {
                 ends.remove(&(end, done));
-                queue.finished(end, mac(done));
+                queue.finish(end, mac(done));
             }
             match queue.request(now, mac(number), Approved) {
                 Admitted => {

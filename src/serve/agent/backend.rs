@@ -153,7 +153,7 @@ impl AgentBackend for Arc<Central> {
     }
 
     async fn record_distrust(&self, client: &LanClient) {
-        self.enrolment.handshake_failed(client).await;
+        self.enrolment.record_failed_handshake(client).await;
     }
 
     async fn record_stale_certificate(&self, node: NodeId, from: IpAddr) {

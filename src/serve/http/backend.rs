@@ -40,7 +40,7 @@ pub trait BootBackend: Clone + Send + Sync + 'static {
     }
 
     /// Records a complete download.
-    fn fetched(&self, from: LanClient, what: Fetched) -> impl Future<Output = ()> + Send;
+    fn record_fetch(&self, from: LanClient, what: Fetched) -> impl Future<Output = ()> + Send;
 
     /// Returns the boot script. A refusal is a script too.
     fn script(
@@ -51,7 +51,7 @@ pub trait BootBackend: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = String> + Send;
 
     /// Records why a node did not start. Returns false if this machine does not boot this session.
-    fn boot_failed(
+    fn record_failed_boot(
         &self,
         from: LanClient,
         failure: BootFailure,
@@ -105,8 +105,8 @@ impl BootBackend for Shared {
         }
     }
 
-    async fn fetched(&self, from: LanClient, what: Fetched) {
-        self.boot.fetched(from, what).await;
+    async fn record_fetch(&self, from: LanClient, what: Fetched) {
+        self.boot.record_fetch(from, what).await;
     }
 
     async fn script(
@@ -118,8 +118,8 @@ impl BootBackend for Shared {
         self.boot.script(request, from, endpoint).await
     }
 
-    async fn boot_failed(&self, from: LanClient, failure: BootFailure) -> bool {
-        self.boot.boot_failed(from, failure).await
+    async fn record_failed_boot(&self, from: LanClient, failure: BootFailure) -> bool {
+        self.boot.record_failed_boot(from, failure).await
     }
 
     async fn open_overlay(
@@ -129,7 +129,7 @@ impl BootBackend for Shared {
         from: LanClient,
     ) -> Result<Transfer, OverlayDenied> {
         let opened = self.boot.open_overlay(capability, form, from).await?;
-        Ok(Transfer { pieces: opened.pieces.clone(), completion: Box::pin(opened.finished()) })
+        Ok(Transfer { pieces: opened.pieces.clone(), completion: Box::pin(opened.finish()) })
     }
 
     async fn probe_overlay(&self, capability: &str, from: LanClient) -> Result<(), OverlayDenied> {

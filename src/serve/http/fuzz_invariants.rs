@@ -97,7 +97,7 @@ impl BootBackend for Rack {
         (name == "snponly.efi").then(|| Bytes::from_static(b"MZ"))
     }
 
-    async fn fetched(&self, _: LanClient, _: Fetched) {}
+    async fn record_fetch(&self, _: LanClient, _: Fetched) {}
 
     async fn script(
         &self,
@@ -109,7 +109,7 @@ impl BootBackend for Rack {
         Loader::Ipxe.refusal_script(&Refusal::BadRequest { detail }, endpoint, None, "c0ffee00")
     }
 
-    async fn boot_failed(&self, _: LanClient, failure: BootFailure) -> bool {
+    async fn record_failed_boot(&self, _: LanClient, failure: BootFailure) -> bool {
         failure.reason.len().is_multiple_of(2)
     }
 

@@ -198,7 +198,7 @@ async fn record_failed_boot<P: BootBackend>(
             "Send session= and reason=, as mesh-init and stage 1 do.",
         );
     };
-    match shared.api.boot_failed(client.from, failure).await {
+    match shared.api.record_failed_boot(client.from, failure).await {
         true => sentence(StatusCode::OK, "Recorded."),
         false => sentence(StatusCode::NOT_FOUND, "This machine does not boot this session."),
     }
@@ -251,7 +251,7 @@ async fn blob<P: BootBackend>(
         deliver(&method, &client.pending, vec![bytes.slice(first..end)], async move {
             if is_whole {
                 ranges.forget(from.address, digest);
-                api.fetched(from, Fetched::Blob(digest)).await;
+                api.record_fetch(from, Fetched::Blob(digest)).await;
             }
         })
     };
@@ -358,7 +358,7 @@ async fn loader<P: BootBackend>(
         Some((file, bytes)) => {
             let api = shared.api.clone();
             let from = client.from;
-            let fetched = async move { api.fetched(from, Fetched::Loader).await };
+            let fetched = async move { api.record_fetch(from, Fetched::Loader).await };
             let kind = if file.ends_with(".efi") { EFI } else { BYTES };
             ([NO_STORE, kind], deliver(&method, &client.pending, vec![bytes], fetched))
                 .into_response()

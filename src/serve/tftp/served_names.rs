@@ -24,7 +24,7 @@ impl Files for BootFiles {
     }
 
     async fn completed(&self, client: Ipv4Addr, file: Fetched) {
-        self.0.boot.fetched(client, file).await;
+        self.0.boot.record_fetch(client, file).await;
     }
 }
 

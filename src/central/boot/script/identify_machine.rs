@@ -77,7 +77,7 @@ impl BootService {
             let known = model.node(id);
             let is_recorded =
                 known.is_some_and(|node| !changes_record(model, node, machine, &snapshot));
-            (known.cloned(), identification.identified(model, known), is_recorded)
+            (known.cloned(), identification.identify(model, known), is_recorded)
         });
         let identified = match identified {
             Ok(identified) => identified,
@@ -339,7 +339,7 @@ struct Identification<'a> {
 }
 
 impl Identification<'_> {
-    fn identified(&self, model: &Model, known: Option<&Node>) -> Result<Identified, IdentifyError> {
+    fn identify(&self, model: &Model, known: Option<&Node>) -> Result<Identified, IdentifyError> {
         let conflict =
             known.map_or_else(IdentityConflict::default, |known| self.conflict(model, known));
         match identify(known, self.machine, conflict) {
@@ -371,7 +371,7 @@ impl Identification<'_> {
         let Identification { machine, now, .. } = *self;
         let id = machine.node_id();
         let mac = machine.mac;
-        let identified = self.identified(tx.before(), tx.node(id))?;
+        let identified = self.identify(tx.before(), tx.node(id))?;
         let other = tx.before().node_of_mac(mac).filter(|other| other.id != id);
         if let Some(held) = other.filter(|other| is_held(other)) {
             return Err(IdentifyError::HeldNic { with: held.id, phase: held.phase });

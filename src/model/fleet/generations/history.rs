@@ -58,7 +58,7 @@ impl History {
     }
 
     /// Records that the agent reports a generation. Returns false if it was never delivered.
-    pub fn booted(&mut self, generation: Generation, now: Timestamp) -> bool {
+    pub fn record_boot(&mut self, generation: Generation, now: Timestamp) -> bool {
         let Some(at) = self.find(generation) else { return false };
         self.0[at].booted_at.get_or_insert(now);
         self.0[at].last_at = now;
@@ -146,10 +146,10 @@ mod tests {
     fn repeated_generation_is_the_newest_and_keeps_its_first_boot() {
         let mut history = History::default();
         history.record_delivery(delivered(1, 1), &[]);
-        assert!(history.booted(generation(1), Timestamp::from_millis(2)));
+        assert!(history.record_boot(generation(1), Timestamp::from_millis(2)));
         history.record_delivery(delivered(2, 3), &[]);
         history.record_delivery(delivered(1, 4), &[]);
-        assert!(history.booted(generation(1), Timestamp::from_millis(5)));
+        assert!(history.record_boot(generation(1), Timestamp::from_millis(5)));
         let last = history.0.last().expect("two deliveries");
         assert_eq!(
             (
@@ -160,7 +160,7 @@ mod tests {
             ),
             (generation(1), 1, Some(2), 5)
         );
-        assert!(!history.booted(generation(7), Timestamp::from_millis(6)), "never delivered");
+        assert!(!history.record_boot(generation(7), Timestamp::from_millis(6)), "never delivered");
     }
 
     #[test]

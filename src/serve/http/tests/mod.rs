@@ -89,7 +89,7 @@ impl BootBackend for Arc<Fake> {
         (name == "snponly.efi").then(|| Bytes::from_static(b"MZ"))
     }
 
-    async fn fetched(&self, _: LanClient, what: Fetched) {
+    async fn record_fetch(&self, _: LanClient, what: Fetched) {
         let _ = self.events.send(match what {
             Fetched::Loader => "loader".into(),
             Fetched::Blob(digest) => format!("blob {}", digest.short()),
@@ -109,7 +109,7 @@ impl BootBackend for Arc<Fake> {
         }
     }
 
-    async fn boot_failed(&self, from: LanClient, failure: BootFailure) -> bool {
+    async fn record_failed_boot(&self, from: LanClient, failure: BootFailure) -> bool {
         let _ = self.events.send(format!("failed {from} {}", failure.reason));
         failure.reason != "unknown"
     }

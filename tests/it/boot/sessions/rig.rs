@@ -306,7 +306,7 @@ impl<'a> Machine<'a> {
         self.rig
             .central
             .boot
-            .fetched(self.address, Fetched::Blob(part.expect("a part").digest))
+            .record_fetch(self.address, Fetched::Blob(part.expect("a part").digest))
             .await;
     }
 
@@ -321,7 +321,7 @@ impl<'a> Machine<'a> {
         let files = unpack::overlay(&transfer.pieces.concat());
         let boot: Value = serde_json::from_slice(&files["etc/meshd/boot.json"].1).unwrap();
         self.token = boot["token"].as_str().map(str::to_owned);
-        transfer.finished().await;
+        transfer.finish().await;
     }
 
     pub async fn enrol(&self) {
@@ -379,7 +379,9 @@ impl<'a> Machine<'a> {
     pub async fn step(&mut self, stage: Stage) {
         match stage {
             Stage::Dhcp => self.dhcp(DhcpClient::Firmware).await,
-            Stage::Loader => self.rig.central.boot.fetched(self.address, Fetched::Loader).await,
+            Stage::Loader => {
+                self.rig.central.boot.record_fetch(self.address, Fetched::Loader).await
+            }
             Stage::IpxeDhcp => self.dhcp(DhcpClient::Ipxe).await,
             Stage::Script => self.ask_script().await,
             Stage::Kernel => self.fetch("kernel").await,
