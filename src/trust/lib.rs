@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `api_token` | API tokens of the admin API |
 //! | `authority` | the site's certificate authority: a root that nodes trust, and an issuer that signs certificates |
+//! | `capability_redactor` | hides capabilities in logs of machines |
 //! | `enrol_token` | enrolment tokens: a secret that buys one certificate for one node |
 //! | `files` | files of keys and certificates, written atomically |
 //! | `overlay_capability` | capabilities: an unguessable URL part that opens one overlay, once, for one address, for minutes |
@@ -22,6 +23,7 @@
 
 mod api_token;
 mod authority;
+mod capability_redactor;
 pub mod enrol_token;
 mod files;
 pub mod overlay_capability;
@@ -35,6 +37,7 @@ pub use authority::{
     CertificateAuthority, GRACE, Issued, MAX_GRACE, MAX_ROOTS, NODE_CERT_LIFE, RootState,
     signed_under,
 };
+pub use capability_redactor::CapabilityRedactor;
 pub use enrol_token::{TokenRecord, TokenRefused};
 pub use peer::Peer;
 pub use secret_mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};

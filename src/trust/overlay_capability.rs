@@ -27,7 +27,7 @@ pub const MEMORY: Duration = Duration::from_secs(60 * 60);
 /// 10,000 at once.
 pub const MAX_CAPABILITIES: usize = 65_536;
 /// Length of a capability's text.
-const TEXT_LEN: usize = 32;
+pub(crate) const TEXT_LEN: usize = 32;
 
 /// Scope of a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -151,9 +151,13 @@ impl BootService {
         if !self.admits_log(session, LogWriter::Netconsole, text.len() as u64) {
             return;
         }
+        // A netconsole begins with the messages so far: the command line may have a capability,
+        // and a long message comes in several packets.
+        let text =
+            self.netconsole_redactors.lock().entry(session).or_default().redact(text.as_bytes());
         let logs = Arc::clone(&self.logs);
         let when = self.env.now();
-        let data = Piece::Text(text);
+        let data = Piece::from_bytes(text);
         let line = LogLine { when, node, stream: LogSource::Netconsole, at: 0, data };
         let stored = spawn_blocking(move || logs.append_next(session, line)).await;
         if let Err(error) = stored.map_err(io::Error::other).and_then(|stored| stored) {
@@ -246,6 +250,7 @@ impl BootService {
         let sessions: BTreeSet<BootSessionId> =
             self.env.store.read(|model| model.session_ids().collect());
         self.log_budgets.lock().retain(|(session, _), _| sessions.contains(session));
+        self.netconsole_redactors.lock().retain(|session, _| sessions.contains(session));
         let env = Arc::clone(&self.env);
         let logs = Arc::clone(&self.logs);
         let sessions = move || env.store.read(|model| model.session_ids().collect());

@@ -48,6 +48,7 @@ use ipv6_boots::Ipv6Boots;
 use meshd_model::boot::BootQueue;
 use meshd_proto::log::LogSource;
 use meshd_store::ChunkLogs;
+use meshd_trust::CapabilityRedactor;
 use meshd_types::BootSessionId;
 use overlay_delivery::PendingOverlay;
 use queue_entry::Repeats;
@@ -73,6 +74,8 @@ pub struct BootService {
     services: Leaf<Vec<ServiceReport>>,
     logs: Arc<ChunkLogs<BootSessionId, LogSource>>,
     log_budgets: Leaf<BTreeMap<(BootSessionId, LogWriter), LogBudget>>,
+    /// What the netconsole of each boot sends.
+    netconsole_redactors: Leaf<BTreeMap<BootSessionId, CapabilityRedactor>>,
     log_sweeps: Interval,
     /// Limits the addresses that are probed at the same time.
     address_probes: Semaphore,
@@ -102,6 +105,7 @@ impl BootService {
             services: Leaf::default(),
             logs,
             log_budgets: Leaf::default(),
+            netconsole_redactors: Leaf::default(),
             log_sweeps: Interval::default(),
             address_probes: Semaphore::new(claimed_address::MAX_PROBES),
         }

@@ -226,7 +226,7 @@ async fn record(
                 has_session.store(true, Ordering::Relaxed);
                 log.text.push(&piece);
             }
-            _ = tick.tick() => log.store(false).await,
+            _ = tick.tick() => log.store().await,
             () = &mut ended, if input.is_some() => input = None,
         }
     };
@@ -237,7 +237,7 @@ async fn record(
     while let Ok(piece) = pieces.try_recv() {
         log.text.push(&piece);
     }
-    log.store(true).await;
+    log.store().await;
     match reason.filter(|_| input.is_some()) {
         Some(reason) => Err(BmcFailure::Failed(reason)),
         None => Ok(()),
@@ -268,13 +268,13 @@ struct ConsoleLog {
 
 impl ConsoleLog {
     /// Stores the text since the last call. Before the first packet of a boot, the text waits.
-    async fn store(&mut self, is_last: bool) {
+    async fn store(&mut self) {
         let next = *self.target.borrow();
         let Some(session) = receiver(&mut self.session, next) else {
             self.text.make_room();
             return;
         };
-        let Some((text, length)) = self.text.take(is_last) else { return };
+        let Some((text, length)) = self.text.take() else { return };
         if !self.nodes.boot.store_console(self.id, session, text).await {
             self.text.lose(length);
         }

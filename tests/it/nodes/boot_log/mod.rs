@@ -112,6 +112,11 @@ fn kernel_message_by_udp_is_in_the_log_of_its_machine_once() {
     };
     // A machine without a boot script is no node: its message is dropped.
     send(&stranger, "6,1,1000000,-;of a stranger\n");
+    // A netconsole repeats the kernel's messages, the command line among them.
+    let url = "http://10.77.0.1:8080/overlay/00112233445566778899aabbccddeeff/apkovl";
+    let (first, second) = url.split_at(40);
+    send(&machine, &format!("6,0,1,-,ncfrag=0/{};{first}", url.len()));
+    send(&machine, &format!("6,0,1,-,ncfrag=40/{};{second}", url.len()));
     send(&machine, "6,1,1000000,-,ncfrag=0/25;Kernel panic:");
     send(&machine, "6,1,1000000,-,ncfrag=13/25; no \u{1b}[2Jinit");
     send(&machine, "6,2,1500000,-;Rebooting\n SUBSYSTEM=x\n");
@@ -119,5 +124,7 @@ fn kernel_message_by_udp_is_in_the_log_of_its_machine_once() {
     let mac = machine.mac.to_string();
     let node = nodes.as_array().unwrap().iter().find(|node| node["mac"] == mac.as_str()).unwrap();
     let text = until_logged(&world, node["id"].as_str().unwrap(), "Rebooting");
-    assert_eq!(text, "[    1.000000] Kernel panic: no init\n[    1.500000] Rebooting\n");
+    let (line, rest) = text.split_once('\n').unwrap();
+    assert_eq!(line, "[    0.000001] http://10.77.0.1:8080/overlay/.../apkovl");
+    assert_eq!(rest, "[    1.000000] Kernel panic: no init\n[    1.500000] Rebooting\n");
 }
