@@ -181,6 +181,11 @@ impl Document {
         Table::new(self, self.toml.as_table(), String::new(), 0)
     }
 
+    /// Returns the number of faults so far.
+    pub fn fault_count(&self) -> usize {
+        self.faults.borrow().len()
+    }
+
     /// Records a fault at the position of a value.
     pub fn fault<T>(
         &self,

@@ -22,6 +22,8 @@ struct WrittenSegment {
     /// Present even if the mode does not use it.
     subnet: Option<Located<Subnet>>,
     segment: Option<Segment>,
+    /// `relay_mac` has a fault: then the segment may list too few.
+    has_faulty_relay_macs: bool,
 }
 
 /// Reads all segments. `networks`: networks of the interfaces.
@@ -101,7 +103,9 @@ fn section(
     let by_relay = relay.map(|relay| relay.map(Link::Relay));
     let link = name.and_then(|name| interface(document, name)).or(by_relay);
     let mut written = WrittenSegment::new(link, address, mode, subnet);
+    let faults_before = document.fault_count();
     let relay_macs = relay_macs(document, table);
+    written.has_faulty_relay_macs = document.fault_count() > faults_before;
     let redundant_relays = redundant_relays(document, table);
     if let Some(segment) = &mut written.segment {
         segment.relay_macs = relay_macs;
@@ -199,7 +203,7 @@ impl WrittenSegment {
             relay_macs: Vec::new(),
             redundant_relays: Vec::new(),
         });
-        WrittenSegment { link, mode, subnet, segment }
+        WrittenSegment { link, mode, subnet, segment, has_faulty_relay_macs: false }
     }
 
     fn name(&self) -> String {
@@ -239,7 +243,9 @@ impl Segments {
         let is_unproven = |segment: &&Segment| {
             matches!(segment.link, Link::Relay(_)) && segment.relay_macs.is_empty()
         };
-        self.0.iter().filter_map(|written| written.segment.as_ref()).find(is_unproven)
+        // One fault for one cause.
+        let sound = self.0.iter().filter(|written| !written.has_faulty_relay_macs);
+        sound.filter_map(|written| written.segment.as_ref()).find(is_unproven)
     }
 
     /// Returns the names of all segments and whether meshd leases addresses there; `None` if a

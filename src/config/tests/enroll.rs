@@ -65,6 +65,13 @@ fn switch_ports_need_a_relay_and_are_text_or_hexadecimal() {
     let unproven = relay.replace("relay_mac = [\"52:54:00:12:34:56\"]\n", "");
     let faults = described(read(&format!("{LEAST}{unproven}{rule}")));
     assert!(faults[0].contains("circuit_ids") && faults[0].contains("no relay_mac"), "{faults:?}");
+    for (right, wrong, message) in [
+        ("52:54:00:12:34:56", "10.88.0.1", "relay_mac[0]: `10.88.0.1` is not a MAC address"),
+        ("[\"52:54:00:12:34:56\"]", "\"52:54:00:12:34:56\"", "relay_mac: "),
+    ] {
+        let faults = described(read(&format!("{LEAST}{}{rule}", relay.replace(right, wrong))));
+        assert!(faults.len() == 1 && faults[0].contains(message), "one cause: {faults:?}");
+    }
     let wrong = rule.replace("eth1/*", "0x4 7");
     let faults = described(read(&format!("{LEAST}{relay}{wrong}")));
     assert!(faults[0].contains("circuit_ids[0]: `0x4 7` is no ID of a switch port"), "{faults:?}");
