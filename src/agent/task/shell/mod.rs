@@ -7,6 +7,7 @@
 //! | `keys` | what the user types, and that the user leaves |
 //! | `login` | the login shell of root: path and home |
 //! | `pseudo_terminal` | the terminal of a shell |
+//! | `server_wait` | waits for the SSH server of a guest |
 //! | `shell_enter` | the process that becomes the shell: control group, session, terminal |
 //! | `shell_program` | what runs in the terminal: the login shell of root, or a login at a guest |
 //! | `shell_session` | one shell, from its order to the end of all its processes |
@@ -15,6 +16,7 @@ pub mod guest_enter;
 mod keys;
 mod login;
 mod pseudo_terminal;
+mod server_wait;
 pub mod shell_enter;
 mod shell_program;
 mod shell_session;

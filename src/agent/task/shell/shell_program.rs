@@ -4,6 +4,7 @@
 use super::{
     super::{cgroup::Cgroup, exit_code::exit_code},
     guest_enter::{self, GuestShellExec},
+    server_wait::until_server,
     shell_enter,
 };
 use crate::vm::{GuestAccess, LoginFault};
@@ -22,19 +23,13 @@ use std::{
 };
 use tokio::{
     io::AsyncReadExt as _,
-    net::TcpStream,
     process::{Child, ChildStderr, Command},
     sync::oneshot,
-    time::{Instant, sleep, timeout},
+    time::timeout,
 };
 
 /// Port of SSH servers.
 const SSH_PORT: u16 = 22;
-/// Time for the SSH server of a guest to accept a connection: the guest may be starting.
-const SERVER_LIMIT: Duration = Duration::from_secs(60);
-/// Timeout of one attempt, and interval between two attempts.
-const ATTEMPT: Duration = Duration::from_secs(5);
-const INTERVAL: Duration = Duration::from_secs(1);
 /// Exit code of an SSH client that failed.
 const CLIENT_FAILED: i32 = 255;
 /// Bytes at the end of the messages of an SSH client that are read. A guest may send a banner.
@@ -110,7 +105,8 @@ async fn run_client(
     if forget_host_key {
         access.forget_host_key().map_err(failed("cannot forget the host key"))?;
     }
-    until_server(SocketAddrV4::new(access.address, SSH_PORT), &terminal).await?;
+    let server = SocketAddrV4::new(access.address, SSH_PORT);
+    until_server(server, access.age, |line| tell(&terminal, line)).await?;
     let exec = GuestShellExec {
         procs: group.procs(),
         uid: if failpoint::defends("guest-shell-user") { access.uid } else { 0 },
@@ -148,34 +144,6 @@ async fn run_client(
 fn start(mut command: StdCommand, terminal: OwnedFd, errors: Stdio) -> io::Result<Child> {
     command.stdin(terminal.try_clone()?).stdout(terminal).stderr(errors);
     Command::from(command).kill_on_drop(true).spawn()
-}
-
-/// Waits until the SSH server of a guest accepts a connection. Writes to the terminal when that
-/// takes time.
-async fn until_server(server: SocketAddrV4, terminal: &OwnedFd) -> Result<(), LoginFault> {
-    let (limit, mut is_told) = (Instant::now() + SERVER_LIMIT, false);
-    loop {
-        let error = match timeout(ATTEMPT, TcpStream::connect(server)).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer".to_owned(),
-        };
-        if Instant::now() >= limit {
-            let seconds = SERVER_LIMIT.as_secs();
-            return Err(LoginFault::new(
-                format!("no SSH server answers at {server} within {seconds} s: {error}"),
-                "look at the guest with `meshd vm console`; is its SSH server installed?",
-            ));
-        }
-        if !is_told {
-            tell(
-                terminal,
-                &format!("waiting for the SSH server of the guest at {server}: {error}\n"),
-            );
-            is_told = true;
-        }
-        sleep(INTERVAL).await;
-    }
 }
 
 /// Writes a line to the user, unless the terminal is full: the agent has one thread, and must not

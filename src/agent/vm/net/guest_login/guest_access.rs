@@ -12,7 +12,7 @@ use crate::{
 };
 use meshd_proto::vm::{ReportedVmState, VmSpec};
 use meshd_types::SystemUuid;
-use std::{io, net::Ipv4Addr, path::PathBuf};
+use std::{fs, io, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 /// What a login at a guest needs.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct GuestAccess {
     pub uuid: SystemUuid,
     /// Address in the private network.
     pub address: Ipv4Addr,
+    /// Time since the start of the VM.
+    pub age: Duration,
     pub key: PathBuf,
     pub known_hosts: PathBuf,
     /// `/etc/passwd` of the client.
@@ -96,6 +98,7 @@ pub fn access(
     Ok(GuestAccess {
         uuid: spec.uuid,
         address,
+        age: age(files),
         key: files.relay_key(),
         known_hosts: files.relay_known_hosts(),
         passwd: files.relay_passwd(),
@@ -105,12 +108,17 @@ pub fn access(
     })
 }
 
+/// Returns the time since QEMU wrote its file; a long time if it is unknown.
+fn age(files: &VmPaths) -> Duration {
+    let written = fs::metadata(files.pid()).and_then(|file| file.modified());
+    written.ok().and_then(|written| written.elapsed().ok()).unwrap_or(Duration::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::vm::fixtures;
     use serde_json::{Value, json};
-    use std::fs;
 
     #[test]
     fn login_that_cannot_begin_is_refused_with_its_cause_and_a_hint() {
@@ -151,5 +159,8 @@ mod tests {
         let access = of(&good, up, &addresses).expect("it may begin");
         assert_eq!(access.address, Ipv4Addr::new(172, 30, 0, 9));
         assert_eq!(access.uid, user_ids::RELAYS.start);
+        assert_eq!(access.age, Duration::MAX, "its start is unknown");
+        fs::write(files.pid(), "1").expect("written");
+        assert!(of(&good, up, &addresses).expect("it may begin").age < Duration::from_secs(600));
     }
 }

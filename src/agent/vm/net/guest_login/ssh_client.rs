@@ -4,8 +4,9 @@ use super::guest_access::{GuestAccess, LoginFault};
 use meshd_proto::shell::GuestUser;
 use std::ffi::OsString;
 
-/// Seconds for connecting, the banner and the key exchange: a server may hang after it accepts.
-const CONNECT_S: u8 = 15;
+/// Seconds for connecting, the banner and the key exchange. The server has greeted before: it hangs,
+/// or the guest is slow.
+const CONNECT_S: u8 = 45;
 /// Seconds between requests to a silent guest; after three without answer the client ends.
 const ALIVE_S: u8 = 20;
 /// Longest line of the client in a message, in characters.
@@ -74,10 +75,17 @@ impl LoginFault {
                 "name the user that cloud-init made with --user; a VM that an older agent started \
                  first has no key of its node: create it again",
             )
-        } else if has(&["timed out", "Connection refused", "Connection closed", "Connection reset"])
-        {
+        } else if has(&["timed out"]) {
             LoginFault::new(
-                format!("the SSH server of the guest does not answer: {last}"),
+                format!(
+                    "the SSH server of the guest greeted, and did not complete the key exchange \
+                     within {CONNECT_S} s: {last}"
+                ),
+                "the guest is busy or hangs: look at it with `meshd vm console`, or try again",
+            )
+        } else if has(&["Connection refused", "Connection closed", "Connection reset"]) {
+            LoginFault::new(
+                format!("the SSH server of the guest ended the connection: {last}"),
                 "look at the guest with `meshd vm console`",
             )
         } else {
@@ -90,12 +98,13 @@ impl LoginFault {
 mod tests {
     use super::*;
     use meshd_types::SystemUuid;
-    use std::net::Ipv4Addr;
+    use std::{net::Ipv4Addr, time::Duration};
 
     fn access() -> GuestAccess {
         GuestAccess {
             uuid: SystemUuid([0x11; 16]),
             address: Ipv4Addr::new(172, 30, 0, 9),
+            age: Duration::MAX,
             key: "/vms/a b/key".into(),
             known_hosts: "/vms/x/known_hosts".into(),
             passwd: "/vms/x/passwd".into(),
@@ -136,7 +145,8 @@ mod tests {
         let cases = [
             (changed, "not the one", "--forget-host-key"),
             ("debian@1.2.3.4: Permission denied (publickey).\r\n", "user debian", "--user"),
-            ("Connection timed out during banner exchange\r\n", "banner", "vm console"),
+            ("Connection timed out during banner exchange\r\n", "within 45 s", "busy or hangs"),
+            ("Connection closed by 1.2.3.4 port 22\r\n", "ended the connection", "vm console"),
             ("strange\u{1b}[31m\n\n", "failed: strange[31m", "logs"),
         ];
         for (messages, reason, hint) in cases {
