@@ -134,7 +134,8 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
             "-blockdev",
             format!("driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={file}"),
         );
-        line.add("-device", "ide-cd,drive=seed");
+        // Not a CD: a Debian kernel for clouds has no driver for the SATA controller of q35.
+        line.add("-device", "virtio-blk-pci,drive=seed");
     }
     for (index, nic) in spec.nics.iter().enumerate() {
         nic_device(spec, index, nic, plan.vhost, &mut line);

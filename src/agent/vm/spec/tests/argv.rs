@@ -119,7 +119,8 @@ fn vm_with_all_devices_has_all_options() {
         "-blockdev driver=raw,read-only=on,file.driver=file,file.filename=/dev/fdset/67,node-name=volume2",
         "-device ide-cd,drive=volume2,bootindex=3",
         &format!(
-            "-blockdev driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={vm}/seed.iso"
+            "-blockdev driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={vm}/seed.iso\n\
+             -device virtio-blk-pci,drive=seed"
         ),
         &format!("-netdev tap,id=net0,ifname={tap},script=no,downscript=no,vhost=on,vhostfd=68"),
         "-device virtio-net-pci,netdev=net0,mac=52:54:00:00:00:01,romfile=",
