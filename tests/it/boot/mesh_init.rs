@@ -9,7 +9,7 @@ fn mesh_init() -> String {
 }
 
 /// The text of one function.
-fn function(name: &str) -> String {
+pub fn function(name: &str) -> String {
     let text = mesh_init();
     let from = &text[text.find(&format!("{name}() {{")).unwrap()..];
     from[..from.find("\n}\n").unwrap() + 3].to_owned()

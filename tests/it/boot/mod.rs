@@ -24,7 +24,7 @@ pub mod dhcp;
 mod http;
 mod identity;
 mod interface;
-mod mesh_init;
+pub mod mesh_init;
 pub mod ndp;
 mod parsers;
 pub mod refusals;

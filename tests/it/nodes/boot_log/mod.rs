@@ -1,5 +1,7 @@
 //! The log of a node's boot, with the real daemon, the real agent and the real program.
 
+mod netconsole;
+
 use crate::world::{CENTRAL, World, eventually, node::PxeNode, stderr};
 use std::{fs, io::Write as _, net::UdpSocket};
 

@@ -3,7 +3,7 @@
 
 use super::central::done;
 use crate::world::World;
-use meshd_image::catalog::image::{blob_path, load_manifest};
+use meshd_image::catalog::image::{ImageManifest, blob_path, load_manifest};
 use std::{
     env, fs,
     os::unix::fs::PermissionsExt as _,
@@ -27,15 +27,40 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The kernel of the lab's image, which `meshd lab image` builds.
-fn kernel() -> PathBuf {
+fn blobs() -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let blobs =
-        env::var_os("MESHD_E2E_BLOBS").map_or_else(|| repository.join(".lab/blobs"), PathBuf::from);
-    let manifest = load_manifest(&blobs, &"alpine-lab".parse().unwrap());
-    let manifest = manifest
-        .unwrap_or_else(|error| panic!("{error}; build the image: target/debug/meshd lab image"));
-    blob_path(&blobs, &manifest.parts.part("kernel").unwrap().digest)
+    env::var_os("MESHD_E2E_BLOBS").map_or_else(|| repository.join(".lab/blobs"), PathBuf::from)
+}
+
+/// The lab's image, which `meshd lab image` builds.
+fn image() -> ImageManifest {
+    load_manifest(&blobs(), &"alpine-lab".parse().unwrap())
+        .unwrap_or_else(|error| panic!("{error}; build the image: target/debug/meshd lab image"))
+}
+
+/// The kernel of the lab's image: Debian's.
+pub fn kernel() -> PathBuf {
+    blob_path(&blobs(), &image().parts.part("kernel").unwrap().digest)
+}
+
+/// Unpacks modules of that kernel into a root, from the package that the image was built from, and
+/// writes their dependencies.
+pub fn unpack_modules(root: &Path, names: &[&str]) {
+    let package = image().kernel_package;
+    let file = format!("{}_amd64.deb", package.replace('=', "_"));
+    // The shell splits the members, and expands none.
+    let unpack = "dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\" --wildcards $3";
+    let members: Vec<String> = names.iter().map(|name| format!("*/{name}.ko")).collect();
+    let mut command = Command::new("sh");
+    command.args(["-f", "-c", unpack, "sh"]).arg(blobs().join("cache").join(file)).arg(root);
+    run(command.arg(members.join(" ")));
+    run(Command::new("depmod").arg("-b").arg(root).arg(image().kernel_release));
+}
+
+/// Packs a root as an initramfs.
+pub fn pack_initramfs(root: &Path, initramfs: &Path) {
+    let archive = "cd \"$1\" && find . | cpio --quiet -o -H newc >\"$2\"";
+    run(Command::new("sh").args(["-c", archive, "sh"]).arg(root).arg(initramfs));
 }
 
 fn initramfs(dir: &Path) {
@@ -46,8 +71,7 @@ fn initramfs(dir: &Path) {
     fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
     fs::write(root.join("init"), INIT).unwrap();
     fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755)).unwrap();
-    let archive = "cd \"$1\" && find . | cpio --quiet -o -H newc >\"$2\"";
-    run(Command::new("sh").args(["-c", archive, "sh"]).arg(&root).arg(dir.join("cd/initrd")));
+    pack_initramfs(&root, &dir.join("cd/initrd"));
 }
 
 /// Makes the CD, adds it to the volumes, and returns the vm.toml of a machine that boots it.
