@@ -162,9 +162,14 @@ fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentSettin
 }
 
 fn default_agent() -> AgentSettings {
-    let heartbeat = Duration::from_secs(30);
-    let offline_after = Duration::from_secs(60);
-    AgentSettings { port: 8443, heartbeat, offline_after, root_tasks: true, binary: None }
+    AgentSettings {
+        port: 8443,
+        heartbeat: Duration::from_secs(30),
+        offline_after: Duration::from_secs(60),
+        root_tasks: true,
+        guest_shells: true,
+        binary: None,
+    }
 }
 
 fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
@@ -176,6 +181,7 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
     let heartbeat = or(agent, "heartbeat", written.0, default.heartbeat);
     let offline_after = or(agent, "offline_after", written.1, default.offline_after);
     let root_tasks = or(agent, "root_tasks", agent.bool("root_tasks"), default.root_tasks);
+    let guest_shells = or(agent, "guest_shells", agent.bool("guest_shells"), default.guest_shells);
     let binary = agent.path("binary").map(|path| path.value);
     if let (Some(heartbeat), Some(offline)) = (heartbeat, offline_after)
         && heartbeat >= offline
@@ -189,9 +195,14 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
             format!("make offline_after at least {}", write_duration(heartbeat * 2)),
         );
     }
-    let heartbeat = heartbeat?;
-    let offline_after = offline_after?;
-    Some(AgentSettings { port: port?, heartbeat, offline_after, root_tasks: root_tasks?, binary })
+    Some(AgentSettings {
+        port: port?,
+        heartbeat: heartbeat?,
+        offline_after: offline_after?,
+        root_tasks: root_tasks?,
+        guest_shells: guest_shells?,
+        binary,
+    })
 }
 
 fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {

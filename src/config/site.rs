@@ -125,6 +125,8 @@ pub struct AgentSettings {
     pub offline_after: Duration,
     /// Permits tasks as root, which require the role admin. Default: true.
     pub root_tasks: bool,
+    /// Permits shells of guests, which require the role admin. Default: true.
+    pub guest_shells: bool,
     /// Agent binary for nodes; `None` means `mesh-agent` in the folder of this program.
     pub binary: Option<PathBuf>,
 }

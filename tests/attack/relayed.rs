@@ -28,8 +28,9 @@ const FREE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 109);
 const REQUEST: u8 = 3;
 const DECLINE: u8 = 4;
 
-/// A network with two ports behind the relay: `port0` for the victim, `port1` for the stranger.
-fn far_network(world: &World) -> Program {
+/// A network with two ports behind the relay, which has these further options: `port0` for the
+/// victim, `port1` for the stranger.
+fn far_network(world: &World, options: &[&str]) -> Program {
     let router = &world.nodes;
     for number in ["0", "1"] {
         let (down, port) = (format!("down{number}"), format!("port{number}"));
@@ -43,8 +44,8 @@ fn far_network(world: &World) -> Program {
     router.ip(&["route", "add", &STRANGER.to_string(), "dev", "down1"]).unwrap();
     router.inside(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap().unwrap();
     world.central.ip(&["route", "add", "10.88.0.0/24", "via", &ROUTER.to_string()]).unwrap();
-    let args =
-        ["-4", "-d", "--no-pid", "-a", "-iu", "eth0", "-id", "down0", "-id", "down1", "10.77.0.1"];
+    let interfaces = ["-iu", "eth0", "-id", "down0", "-id", "down1", CENTRAL];
+    let args = [&["-4", "-d", "--no-pid", "-a"][..], options, &interfaces].concat();
     Program::start(world, router, "dhcrelay", &args)
 }
 
@@ -54,15 +55,21 @@ pub fn far_world() -> (World, Program) {
 
 /// The same with this line in its segment.
 fn far_world_with(line: &str) -> (World, Program) {
-    let mut world = World::prepared("auto");
+    let mut world = prepared("auto", line);
+    let relay = far_network(&world, &[]);
+    world.start();
+    (world, relay)
+}
+
+/// A site with the segment behind the relay, which has this line.
+fn prepared(policy: &str, line: &str) -> World {
+    let world = World::prepared(policy);
     world.nodes.ip(&["link", "set", "eth0", "address", ROUTER_MAC]).unwrap();
     let segment = format!(
         "[[segment]]\nrelay = \"{RELAY}\"\nrelay_mac = [\"{ROUTER_MAC}\"]\nrange = \"10.88.0.100-10.88.0.110\"\nrouter = \"{RELAY}\"\n{line}\n[enroll]"
     );
     world.edit_site("[enroll]", &segment);
-    let relay = far_network(&world);
-    world.start();
-    (world, relay)
+    world
 }
 
 /// The stranger at the other port, with an address of its own.
@@ -233,4 +240,58 @@ fn relayed_dhcp_from_port_of_unprivileged_programs_opens_no_session() {
         "the drop is logged: {}",
         world.log_text()
     );
+}
+
+/// Requests an address on `port1` with an option 82 that names `port0`, until a boot session is
+/// open, and asks for the script.
+fn forge_port(world: &World, machine: &PxeNode<'_>) {
+    let address = Ipv4Addr::new(10, 88, 0, 105);
+    world.host_on(machine.mac, "port1");
+    world.nodes.ip(&["route", "add", &address.to_string(), "dev", "down1"]).unwrap();
+    let host = machine.host();
+    host.ip(&["address", "replace", &format!("{address}/24"), "dev", "eth0"]).unwrap();
+    host.ip(&["route", "replace", "default", "via", RELAY]).unwrap();
+    machine.address.set(Some(address));
+    let options = [(50, address.octets().to_vec()), (82, [&[1, 5][..], b"down0"].concat())];
+    let direct = dhcp::packet(machine.mac, machine.uuid, As::Ipxe, REQUEST, &options);
+    let mut relayed = direct.clone();
+    relayed[24..28].copy_from_slice(&RELAY.parse::<Ipv4Addr>().unwrap().octets());
+    eventually("its boot session is open", || {
+        let sent = host.inside(|| {
+            let socket = dhcp::client();
+            for packet in [&direct, &relayed] {
+                socket.send_to(packet, (Ipv4Addr::BROADCAST, 67)).unwrap();
+            }
+        });
+        sent.unwrap();
+        if has_session(world, machine) { Ok(()) } else { Err(world.log_text()) }
+    });
+    machine.script().unwrap();
+}
+
+#[test]
+fn machine_that_writes_option_82_gets_no_rule_of_a_switch_port() {
+    // By default, the relay replaces the option of a machine.
+    for options in [&[][..], &["-m", "append"]] {
+        let mut world = prepared("approve", "");
+        let rule = "[[enroll.rule]]\nname = \"rack-a\"\ncircuit_ids = [\"down0\"]\nlabels = [\"rack=a\"]\n";
+        let site = fs::read_to_string(&world.site).unwrap();
+        fs::write(&world.site, site + rule).unwrap();
+        let _relay = far_network(&world, options);
+        world.start();
+        let (machine, forger) = (PxeNode::new(&world, 1), PxeNode::new(&world, 2));
+        world.host_on(machine.mac, "port0");
+        // The rule approves its port.
+        machine.boot();
+        forge_port(&world, &forger);
+        let nodes = world.json(&["node", "list", "-o", "json"]);
+        let of = |machine: &PxeNode<'_>| {
+            let mac = machine.mac.to_string();
+            nodes.as_array().unwrap().iter().find(|node| node["mac"] == mac.as_str()).unwrap()
+        };
+        assert_eq!(of(&forger)["phase"], "discovered", "{options:?}: {nodes}");
+        let of_rule = world.json(&["node", "list", "-l", "rack=a", "-o", "json"]);
+        let macs: Vec<_> = of_rule.as_array().unwrap().iter().map(|node| &node["mac"]).collect();
+        assert_eq!(macs, [&of(&machine)["mac"]], "{options:?}");
+    }
 }

@@ -15,7 +15,7 @@ use meshd_proto::{
     shell::{GuestShellOrder, GuestUser},
 };
 use meshd_store::StoreError;
-use meshd_types::{NodeId, SystemUuid, VmName};
+use meshd_types::{NodeId, SystemUuid, VmName, failpoint};
 
 /// A login at a guest, as a caller requests it.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct GuestShellRequest {
 /// Why a shell of a guest does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestShellError {
+    #[error("cannot open a shell of a guest: the site file has [agent].guest_shells = false")]
+    Forbidden,
     #[error(transparent)]
     Vm(#[from] VmError),
     #[error("cannot open a shell of VM {0}: it has no node")]
@@ -45,6 +47,7 @@ pub enum GuestShellError {
 }
 
 meshd_types::hints!(GuestShellError {
+    GuestShellError::Forbidden => "remove that key, then `meshd reload`; or use `meshd vm console`";
     GuestShellError::Unplaced(name) => "meshd vm start {name}";
     GuestShellError::NoCloudInit(name) => "create it with [cloud_init] in its vm.toml; or use `meshd vm console {name}`";
     @source GuestShellError::Connect(source) => source;
@@ -62,6 +65,14 @@ fn login(vm: &Vm, user: Option<GuestUser>) -> Result<(NodeId, GuestUser), GuestS
 }
 
 impl Vms {
+    /// Returns an error if the site forbids shells of guests.
+    pub fn check_guest_shells(&self) -> Result<(), GuestShellError> {
+        if !self.env.site().agent.guest_shells && failpoint::defends("guest-shell-site") {
+            return Err(GuestShellError::Forbidden);
+        }
+        Ok(())
+    }
+
     /// Opens a shell of the guest of a VM on record. The order is recorded before the node begins.
     pub async fn open_guest_shell(
         &self,
@@ -70,6 +81,7 @@ impl Vms {
         audit: &AuditContext,
     ) -> Result<ConsoleSession, GuestShellError> {
         let GuestShellRequest { user, forget_host_key, terminal } = request;
+        self.check_guest_shells()?;
         // A node that wrongly reports a VM must not receive what an administrator types.
         let vm = self.vm(uuid).ok_or_else(|| VmError::None(uuid.to_string()))?;
         let (node, user) = login(&vm, user)?;

@@ -105,8 +105,17 @@ impl ShellTarget {
     fn is_permitted(&self, central: &Shared) -> bool {
         match self {
             ShellTarget::Node(..) => central.tasks.check_shells().is_ok(),
-            // The user is not root of the node.
-            ShellTarget::Guest(..) => true,
+            ShellTarget::Guest(..) => central.vms.check_guest_shells().is_ok(),
+        }
+    }
+
+    /// Why it ends once the site forbids it.
+    fn prohibition(&self) -> &'static str {
+        match self {
+            ShellTarget::Node(..) => "the site file forbids shells: [agent].root_tasks = false",
+            ShellTarget::Guest(..) => {
+                "the site file forbids shells of guests: [agent].guest_shells = false"
+            }
         }
     }
 
@@ -186,7 +195,7 @@ pub(crate) async fn serve(
                     "the token of its user was revoked or has expired"
                 }
                 () = central.enrolment.until_revoked(|| shell.is_permitted(&central)) => {
-                    "the site file forbids shells: [agent].root_tasks = false"
+                    shell.prohibition()
                 }
                 () = shutdown.cancelled() => "meshd stops",
             }

@@ -25,6 +25,9 @@ pub(crate) fn bind(binder: Binder) -> Binder {
 impl From<GuestShellError> for Refused {
     fn from(error: GuestShellError) -> Self {
         let code = match error {
+            GuestShellError::Forbidden => {
+                return Refused::of(StatusCode::FORBIDDEN, "guest_shells_forbidden", &error);
+            }
             GuestShellError::Vm(error) => return error.into(),
             GuestShellError::Connect(error) => return error.into(),
             GuestShellError::Store(error) => return error.into(),
@@ -53,6 +56,7 @@ async fn shell(
     QueryOf(query): QueryOf<GuestShellQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refused> {
+    state.central.vms.check_guest_shells()?;
     let vm = state.central.vms.resolve_vm(&vm)?;
     let request = GuestShellRequest {
         user: query.user,

@@ -21,10 +21,15 @@ use std::{
 const ADDRESS: &str = "172.30.0.9";
 /// The machine of no other test: an agent that starts ends the shells of its node, and all tests
 /// have the control groups of one system.
-const NUMBER: u8 = 41;
+pub(super) const NUMBER: u8 = 41;
 /// The agent takes the network of a running system only: here it has `/etc`, `/run` and `/sys` of
-/// its own.
+/// its own. It has no KVM: that of a machine for tests exists and may not work.
 const OWN_SYSTEM: &str = "set -e
+if [ -e /dev/kvm ]; then
+  touch \"$1/no-kvm\"
+  mount --bind \"$1/no-kvm\" /dev/kvm
+  mount -o remount,bind,ro /dev/kvm
+fi
 mount --bind \"$1/etc\" /etc
 mount --bind \"$1/run\" /run
 mkdir -p \"$1/cgroup\"
@@ -36,7 +41,7 @@ exec \"$@\"";
 
 impl Machine<'_> {
     /// Starts the agent as that of a running system with a private network.
-    fn start_with_network(&mut self) {
+    pub(super) fn start_with_network(&mut self) {
         // The users of SSH clients pass through it.
         fs::set_permissions(self.root.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let system = self.path("system");
@@ -60,6 +65,18 @@ impl Machine<'_> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.agent = Some(PxeNode::new(self.world, NUMBER).host().spawn(&mut command).unwrap());
     }
+}
+
+/// A site whose nodes may lack what a container lacks.
+pub(super) fn world_with_network() -> World {
+    let mut world = prepared("auto");
+    world.edit_site(
+        "checks = { kvm = \"warn\" }",
+        "checks = { services = \"warn\", identity = \"warn\", clock = \"warn\", memory = \"warn\", network = \"warn\", \
+         nat = \"warn\", firewall = \"warn\", kvm = \"warn\", iommu = \"warn\" }",
+    );
+    world.start();
+    world
 }
 
 /// What answers at the address of the VM.
@@ -169,7 +186,7 @@ fn seed_key(machine: &Machine<'_>, uuid: &str) -> String {
     keys.split_once('"').unwrap().0.to_owned()
 }
 
-fn open(world: &World, args: &[&str]) -> Terminal {
+pub(super) fn open(world: &World, args: &[&str]) -> Terminal {
     Terminal::open(&mut world.cli(&[&["vm", "shell"], args].concat()), None)
 }
 
@@ -184,16 +201,28 @@ fn users(text: &str) -> Vec<u32> {
     found.filter_map(|entry| Some(fs::metadata(entry.path()).ok()?.uid())).collect()
 }
 
+/// The site forbids shells of guests: an open one ends, and another one is refused.
+fn is_forbidden_by_the_site(world: &World) {
+    let mut open_shell = open(world, &["web"]);
+    open_shell.types("echo open $((2 + 3))\r");
+    open_shell.shows("open 5");
+    world.edit_site("[agent]\n", "[agent]\nguest_shells = false\n");
+    done(world, &["reload"]);
+    open_shell.shows("forbids shells of guests: [agent].guest_shells = false");
+    assert_eq!(open_shell.exit_code(), 255);
+    for vm in ["web", "nobody"] {
+        let mut refused = open(world, &[vm]);
+        refused.shows("the site file has [agent].guest_shells = false");
+        refused.shows("hint: remove that key, then `meshd ");
+        assert_eq!(refused.exit_code(), 1, "{vm}");
+    }
+    world.edit_site("guest_shells = false\n", "");
+    done(world, &["reload"]);
+}
+
 #[test]
 fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
-    let world = prepared("auto");
-    world.edit_site(
-        "checks = { kvm = \"warn\" }",
-        "checks = { services = \"warn\", identity = \"warn\", clock = \"warn\", memory = \"warn\", network = \"warn\", \
-         nat = \"warn\", firewall = \"warn\", kvm = \"warn\", iommu = \"warn\" }",
-    );
-    let mut world = world;
-    world.start();
+    let world = world_with_network();
     let sectors = Node::new();
     let digest = super::add(&world, &sectors, BootSector::Deaf, "deaf");
     let mut machine = Machine::new(&world, &PxeNode::new(&world, NUMBER).boot());
@@ -246,6 +275,8 @@ fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
         let found = users(&uuid);
         if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
     });
+
+    is_forbidden_by_the_site(&world);
 
     let fails = |args: &[&str], parts: &[&str]| {
         let mut shell = open(&world, args);
