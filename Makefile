@@ -101,11 +101,12 @@ test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECO
 	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_FLOOD_SECONDS=$(FLOOD_SECONDS) cargo test --quiet --locked --test floods -- --nocapture
 
-test-debian: agent ## Builds Debian roots and boots them: one flipped bit, a VM with a GPU, Slurm on two nodes
+test-debian: agent ## Builds Debian roots and boots them: one flipped bit, a VM with a GPU, Slurm on two nodes, a shell of a guest
 	@.ci/setup test
-	@cargo test --quiet --locked --test debian --no-run
+	@cargo test --quiet --locked --test debian --test integration --no-run
 	@target/debug/meshd lab image $(DEBIAN_RACK) --set profiles.hpc.image=debian-12-hpc --set 'profiles.hpc.overlays=["base", "agent"]'
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test debian
+	@$(AS_ROOT) env "PATH=$$PATH" MESHD_DEBIAN_GUEST=.lab/debian-guest cargo test --quiet --locked --test integration -- debian_guest
 
 test-package: deb ## Installs the package into a clean Debian with systemd, boots a machine from it, upgrades and purges it
 	@target/debug/meshd lab image 2>/dev/null || { cargo build --quiet --locked --package meshd --bin meshd && target/debug/meshd lab image; }

@@ -75,7 +75,16 @@ pub fn copy_program(from: &str, to: &Path) {
 }
 
 /// Waits until something holds, by looking at it; panics with what was last seen.
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
+pub fn eventually<T>(what: &str, look: impl FnMut() -> Result<T, String>) -> T {
+    eventually_within(DEADLINE, what, look)
+}
+
+/// The same with another deadline, for what takes minutes on any machine.
+pub fn eventually_within<T>(
+    limit: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<T, String>,
+) -> T {
     let begun = Instant::now();
     loop {
         let seen = match look() {
@@ -83,7 +92,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) ->
             Err(seen) => seen,
         };
         let waited = begun.elapsed();
-        assert!(waited < DEADLINE, "{what}: not within {DEADLINE:?}; last seen: {seen}");
+        assert!(waited < limit, "{what}: not within {limit:?}; last seen: {seen}");
         // A look often starts a program: one that waits long leaves the processors to the others.
         thread::park_timeout((waited / 10).clamp(LEAST_PAUSE, MOST_PAUSE));
     }

@@ -1,6 +1,7 @@
 //! A real central node, a real agent and a real QEMU: from `meshd volume add` to a console, through
 //! the deaths of agent and QEMU.
 
+mod debian_guest;
 mod guest_shell;
 
 use super::{
