@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build debug test-programs image demo demo-debian check test test-attack test-theft test-crash test-debian test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
+.PHONY: help setup agent build debug test-programs image demo demo-debian check test test-attack test-theft test-crash test-debian test-floods test-package test-rollout test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -108,11 +108,17 @@ test-debian: agent ## Builds Debian roots and boots them: one flipped bit, a VM 
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test debian
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_DEBIAN_GUEST=.lab/debian-guest cargo test --quiet --locked --test integration -- debian_guest
 
+test-rollout: agent ## Rolls generations out over six machines in QEMU: a bad one, then a good one; 14 minutes
+	@.ci/setup test
+	@cargo test --quiet --locked --test rollout --no-run
+	@target/debug/meshd lab image
+	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test rollout
+
 test-package: deb ## Installs the package into a clean Debian with systemd, boots a machine from it, upgrades and purges it
 	@target/debug/meshd lab image 2>/dev/null || { cargo build --quiet --locked --package meshd --bin meshd && target/debug/meshd lab image; }
 	@$(AS_ROOT) .ci/test-package
 
-test-full: test test-attack test-crash test-debian test-package test-floods ## Passes `make test` and everything that takes too long for it; three hours
+test-full: test test-attack test-crash test-debian test-rollout test-package test-floods ## Passes `make test` and everything that takes too long for it; three hours
 	@echo "test-full: everything passed"
 
 unit: ## Unit, property and integration tests: minutes once built
@@ -146,7 +152,7 @@ lint: ## Formatting, clippy, licences, and the agent without the server
 	@echo "lint: formatting, clippy, licences"
 	@cargo fmt --check
 	@cargo clippy --quiet --locked --all-targets -- -D warnings
-	@cargo clippy --quiet --locked --package meshd --test e2e --test floods --test debian -- -D warnings
+	@cargo clippy --quiet --locked --package meshd --test e2e --test floods --test debian --test rollout -- -D warnings
 	@cargo clippy --quiet --locked --package meshd --no-default-features --lib --bin mesh-agent -- -D warnings
 	@cargo deny --log-level error check licenses bans sources
 
