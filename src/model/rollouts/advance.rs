@@ -86,15 +86,47 @@ impl<'a> Progress<'a> {
     }
 
     fn advance_active(&mut self) {
+        let mut drains = Vec::new();
         for before in self.nodes.values().filter(|record| record.stage.is_active()) {
             let present = self.inventory.node(before.node);
             let mut record = before.clone();
             let context =
                 NodeContext { rollout: &self.rollout, present: present.as_ref(), time: self.time };
-            let action = advance_node(&mut record, &context);
-            self.step.add(record.node, action);
+            match advance_node(&mut record, &context) {
+                Some(Action::Order(order @ NodeOrder::Drain { .. })) => {
+                    drains.push((record.node, order));
+                }
+                action => self.step.add(record.node, action),
+            }
             if record != *before {
                 self.changed.insert(record.node, record);
+            }
+        }
+        self.order_drains(drains);
+    }
+
+    /// Drains nodes that began in an earlier step: a program ran before, or the order was lost.
+    /// Others may have failed since, so the floors decide again.
+    fn order_drains(&mut self, drains: Vec<(NodeId, NodeOrder)>) {
+        if drains.is_empty() {
+            return;
+        }
+        let inventory = self.inventory;
+        let has_left = |record: &RolloutNode| {
+            let is_ordering = || inventory.node(record.node).is_none_or(|node| node.is_ordering);
+            record.stage != NodeStage::Draining || record.left || is_ordering()
+        };
+        let is_out = |id: NodeId| {
+            let record = self.changed.get(&id).or_else(|| self.nodes.get(&id));
+            record.is_some_and(|record| record.stage.is_active() && has_left(record))
+        };
+        let policy = self.rollout.policy.clone();
+        let selected = self.nodes.keys().copied();
+        let mut floors = Floors::new(&policy.floors, selected, inventory, is_out);
+        for (id, order) in drains {
+            match inventory.serves(id).then(|| floors.take(id).err()).flatten() {
+                Some(fault) => self.step.waits = Some(fault.to_string()),
+                None => self.step.orders.push((id, order)),
             }
         }
     }

@@ -113,6 +113,28 @@ fn gate_that_is_not_ready_is_asked_again_after_a_soak_until_the_node_timeout() {
 }
 
 #[test]
+fn node_whose_program_ran_before_it_leaves_keeps_the_floor() {
+    let floors = vec!["2".parse().unwrap()];
+    let mut rack = Rack::new(3, RolloutPolicy { floors, ..programs() });
+    rack.machine(0).is_queued = true;
+    rack.run_until(|rack| rack.stage(0) == NodeStage::Draining);
+    rack.machine(1).phase = Phase::Offline;
+    rack.machine(1).is_linked = false;
+    rack.machine(0).is_queued = false;
+    (0..5).for_each(|_| rack.tick(|| false));
+    assert_eq!(rack.machine(0).orders, [], "another node has failed since it began");
+    assert!(
+        rack.waits.as_ref().unwrap().contains("2 of 3 nodes serve, 2 must"),
+        "{:?}",
+        rack.waits
+    );
+    rack.machine(1).phase = Phase::Online;
+    rack.machine(1).is_linked = true;
+    rack.run();
+    assert_eq!((rack.rollout.state, rack.count(NodeStage::Done)), (RolloutState::Done, 3));
+}
+
+#[test]
 fn wait_of_a_gate_for_its_turn_is_no_time_of_the_node() {
     let mut rack = Rack::new(1, programs());
     rack.run_until(|rack| rack.stage(0) == NodeStage::Soaking);
