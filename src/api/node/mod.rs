@@ -73,6 +73,12 @@ pub struct NodeView {
     /// Serial number, as the firmware reports it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub serial: String,
+    /// Memory in bytes, as the node reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Number of GPUs and other accelerators, as the node reported them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<usize>,
     /// Segment from which the node boots, if its address shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<String>,
@@ -232,6 +238,8 @@ impl NodeView {
                 .trim()
                 .to_owned(),
             serial: node.fingerprint.serial.clone(),
+            memory: node.facts.as_ref().map(|facts| facts.memory.total_kib << 10),
+            gpus: node.facts.as_ref().map(gpu_count),
             segment: site.segment_at(node.address).map(Segment::name),
             circuit_id: port.and_then(|port| id(&port.circuit_id)),
             remote_id: port.and_then(|port| id(&port.remote_id)),
@@ -257,6 +265,16 @@ impl NodeView {
     pub fn rolled_back(self, rollback_of: impl FnOnce(&ProfileName) -> Option<Generation>) -> Self {
         NodeView { rolled_back: rollback_of(&self.profile), ..self }
     }
+}
+
+/// Vendors of the graphics of BMCs: ASPEED, Matrox.
+const BMC_GRAPHICS: [&str; 2] = ["1a03", "102b"];
+
+/// Returns the number of GPUs and other accelerators. The graphics of a BMC do not count.
+fn gpu_count(facts: &Facts) -> usize {
+    let is_gpu = |class: &str| class.starts_with("03") || class.starts_with("12");
+    let functions = facts.pci.iter().filter(|function| is_gpu(&function.class));
+    functions.filter(|function| !BMC_GRAPHICS.contains(&function.vendor.as_str())).count()
 }
 
 impl BootView {

@@ -11,8 +11,19 @@ use crate::{
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
 
-const NODE_PARAMETERS: &[&str] =
-    &["removed", "nodes", "label", "phase", "profile", "q", "sort", "fields", "limit", "after"];
+const NODE_PARAMETERS: &[&str] = &[
+    "removed",
+    "nodes",
+    "label",
+    "phase",
+    "condition",
+    "profile",
+    "q",
+    "sort",
+    "fields",
+    "limit",
+    "after",
+];
 
 routes! {
     LIST_NODES: Get<Array<NodeView>> = Get::new("/v1/nodes", "List nodes").query(NODE_PARAMETERS);

@@ -5,7 +5,7 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
-use meshd_model::fleet::{Node, Phase, Selector};
+use meshd_model::fleet::{ConditionKind, Node, Phase, Selector};
 use meshd_types::{Hostlist, MacAddr, NodeId, ProfileName, Timestamp};
 use std::{borrow::Cow, collections::BTreeSet, net::IpAddr};
 
@@ -22,6 +22,8 @@ pub(crate) const NODES: ListSpec = ListSpec {
         "mac",
         "model",
         "serial",
+        "memory",
+        "gpus",
         "segment",
         "circuit_id",
         "remote_id",
@@ -44,6 +46,8 @@ pub(crate) struct NodeFilter {
     /// Includes removed nodes.
     removed: bool,
     phases: Option<Vec<Phase>>,
+    /// Selects nodes with one of these conditions.
+    conditions: Option<Vec<&'static str>>,
     profiles: Option<Vec<ProfileName>>,
     /// Names of nodes, to resolve with [`NodeFilter::of_nodes`].
     pub(crate) hostlist: Option<Hostlist>,
@@ -64,6 +68,8 @@ impl NodeFilter {
             removed: parameters.flag("removed")?
                 || phases.as_ref().is_some_and(|phases| phases.contains(&Phase::Removed)),
             phases,
+            conditions: parameters
+                .words("condition", &ConditionKind::ALL.map(ConditionKind::as_str))?,
             profiles: parameters.several("profile")?,
             hostlist: parameters.parsed("nodes")?,
             nodes: None,
@@ -82,6 +88,9 @@ impl NodeFilter {
     pub(crate) fn takes(&self, node: &Node, default: &ProfileName) -> bool {
         (self.removed || node.phase != Phase::Removed)
             && self.phases.as_ref().is_none_or(|phases| phases.contains(&node.phase))
+            && self.conditions.as_ref().is_none_or(|kinds| {
+                node.conditions.iter().any(|condition| kinds.contains(&condition.kind.as_str()))
+            })
             && self
                 .profiles
                 .as_ref()

@@ -16,7 +16,7 @@ use super::{
 use crate::admin::error::Refused;
 use axum::http::{HeaderMap, HeaderValue, header::IF_NONE_MATCH};
 use meshd_api::routes::{LIST_AUDIT_RECORDS, LIST_NODES, LIST_VMS, RouteSpec};
-use meshd_model::fleet::{Fingerprint, Node, Phase};
+use meshd_model::fleet::{ConditionKind, Fingerprint, Node, Phase};
 use meshd_types::{Basis, Hint as _, MacAddr, ProfileName, Timestamp};
 use proptest::{collection::vec, prelude::*};
 use serde_json::json;
@@ -239,12 +239,15 @@ fn filters_select_nodes_by_phase_profile_and_text() {
     nodes[4].profile = Some("compute".parse().expect("a name"));
     nodes[5].phase = Phase::Removed;
     nodes[6].address = Some([10, 77, 0, 9].into());
+    nodes[7].raise(ConditionKind::Drift, "", Timestamp::EPOCH);
     let found = |pairs: &[(&str, &str)]| {
         walk(&nodes, &[pairs, &[("sort", "name"), ("limit", "2")]].concat())
     };
     assert_eq!(found(&[("phase", "discovered")]), ["n00000", "n00003", "n00006"]);
     assert_eq!(found(&[("phase", "removed")]), ["n00005"]);
     assert_eq!(found(&[("profile", "compute")]), ["n00004"]);
+    assert_eq!(found(&[("condition", "boot_loop,drift")]), ["n00007"]);
+    assert!(node_query(&[("condition", "drifts")]).is_err_and(|error| error.contains("drift")));
     assert_eq!(found(&[("q", "sn000003")]), ["n00003"]);
     assert_eq!(found(&[("q", "77.0.9")]), ["n00006"]);
     assert_eq!(found(&[("q", "02:00:00:00:00:07")]), ["n00007"]);
