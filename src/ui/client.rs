@@ -42,6 +42,23 @@ pub(crate) struct ApiClient {
     pub(crate) session: Option<Digest>,
     pub(crate) token: Option<Secret<String>>,
     pub(crate) caller: CallerView,
+    /// Numbers of the navigation, read before the page.
+    pub(crate) nav_counts: NavCounts,
+}
+
+/// Numbers beside the entries of the navigation. Zero shows no number.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NavCounts {
+    /// Machines that wait for approval.
+    pub(crate) waiting: usize,
+    /// Nodes that are offline, degraded or quarantined.
+    pub(crate) troubled: usize,
+    /// Findings of doctor that are no success.
+    pub(crate) findings: usize,
+    /// True if a finding keeps machines from booting.
+    pub(crate) is_blocked: bool,
+    pub(crate) operations: usize,
+    pub(crate) rollouts: usize,
 }
 
 /// Reason why the API refused or failed a request.

@@ -29,6 +29,10 @@ impl ApiClient {
 }
 
 impl NodeNames {
+    pub(crate) fn new(names: impl IntoIterator<Item = (NodeId, String)>) -> Self {
+        NodeNames(names.into_iter().collect())
+    }
+
     /// Renders a link to a node. The link of a node whose record is deleted shows the ID only.
     pub(crate) fn link(&self, node: NodeId) -> Markup {
         let id = node.to_string();

@@ -2,7 +2,7 @@
 
 use crate::{
     Environment, PREFIX, assets,
-    client::{ApiClient, ApiError},
+    client::{ApiClient, ApiError, NavCounts},
     console::Consoles,
     form::Fields,
     html,
@@ -150,7 +150,10 @@ impl Gate {
             self.end(request.headers());
             redirect(&format!("{PREFIX}/sign-in"))
         })?;
-        let client = self.client(&request, Some(session.key), session.token, session.caller);
+        let mut client = self.client(&request, Some(session.key), session.token, session.caller);
+        if !is_of_console(request.uri().path()) {
+            client.nav_counts = html::load_nav_counts(&client).await;
+        }
         let headers = request.headers().clone();
         let mut request = request;
         request.extensions_mut().insert(client);
@@ -197,7 +200,18 @@ impl Gate {
         let (environment, consoles, sessions) =
             (self.environment.clone(), self.consoles.clone(), self.sessions.clone());
         let (is_foreign, origin) = (is_foreign(request.headers()), request.extensions().clone());
-        ApiClient { environment, consoles, sessions, is_foreign, origin, session, token, caller }
+        let nav_counts = NavCounts::default();
+        ApiClient {
+            environment,
+            consoles,
+            sessions,
+            is_foreign,
+            origin,
+            session,
+            token,
+            caller,
+            nav_counts,
+        }
     }
 
     /// Returns the name and attributes of the cookie. Browsers accept a `__Host-` cookie only over
@@ -300,6 +314,12 @@ impl Gate {
             headers.insert(SET_COOKIE, value);
         }
     }
+}
+
+/// Returns true for requests of the script of a console: they come with each key, and have no
+/// navigation.
+fn is_of_console(path: &str) -> bool {
+    ["/screen", "/input"].iter().any(|end| path.ends_with(end))
 }
 
 /// Returns the caller before the API has identified the user.

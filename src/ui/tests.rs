@@ -3,6 +3,8 @@
 mod console;
 mod orders;
 mod pages;
+mod rack;
+mod rack_data;
 mod security;
 mod texts;
 
@@ -38,6 +40,8 @@ const TOKEN: &str = "meshd_0123";
 #[derive(Clone)]
 struct FakeApi {
     role: &'static str,
+    /// Nodes of the site; `None` is a site with one node and hostile texts.
+    nodes: Option<Arc<Vec<Value>>>,
     requests: Arc<Mutex<Vec<(String, Value)>>>,
     is_revoked: Arc<Mutex<bool>>,
 }
@@ -66,7 +70,11 @@ fn detail() -> Value {
 
 impl FakeApi {
     fn new(role: &'static str) -> Self {
-        FakeApi { role, requests: Arc::default(), is_revoked: Arc::default() }
+        FakeApi { role, nodes: None, requests: Arc::default(), is_revoked: Arc::default() }
+    }
+
+    fn of_nodes(role: &'static str, nodes: Vec<Value>) -> Self {
+        FakeApi { nodes: Some(Arc::new(nodes)), ..FakeApi::new(role) }
     }
 
     fn router(&self) -> Router {
@@ -88,6 +96,13 @@ impl FakeApi {
         let body = request.into_body().collect().await.expect("a body").to_bytes();
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         self.requests.lock().expect("no panic").push((path.clone(), body));
+        let of_rack = self.nodes.as_ref().and_then(|all| rack_data::answer(all, &path, &query));
+        if let Some((answer, total)) = of_rack {
+            let is_page = answer.as_array().is_some_and(|rows| rows.len() < total);
+            let total = [("x-total-count", total.to_string())];
+            let next = is_page.then_some([("x-next-cursor", "c1")]);
+            return (total, next.unwrap_or([("x-more", "")]), Json(answer)).into_response();
+        }
         let answer = match path.as_str() {
             "/v1/whoami" => json!({ "name": "token:ada", "role": self.role }),
             "/v1/nodes" => json!([node()]),
@@ -115,6 +130,7 @@ impl FakeApi {
             return (StatusCode::NOT_FOUND, Json(view)).into_response();
         }
         match path.as_str() {
+            "/v1/events" if self.nodes.is_some() => rack_data::events().into_response(),
             "/v1/events" => texts::events().into_response(),
             "/v1/leases" => {
                 ([("x-next-cursor", "c1"), ("x-total-count", "1500")], Json(answer)).into_response()

@@ -1,5 +1,5 @@
-// Pages work without this script. It shows times in the browser's time zone, keeps the parts of a page that are marked
-// `data-live` up to date, selects all boxes of a table, and puts the cursor into the search with the key `/`.
+// Pages work without this script. It shows how long ago a time was, keeps the parts of a page that are marked `data-live`
+// up to date, selects all boxes of a table, and handles the keys that the dialog `keys` lists.
 "use strict";
 
 const PERIOD = 3000; // between two looks, in milliseconds
@@ -7,12 +7,27 @@ const BOOT_PERIOD = 1000; // while the page shows the progress of a boot
 const MAX_PERIOD = 60000; // while the central node does not answer
 const COST_RATIO = 10; // a look takes at most a tenth of the time: a slow answer slows the looks down
 
+const TIME_PERIOD = 10000; // between two updates of relative times, in milliseconds
+const GO_TIME = 1500; // for the letter after the key `g`, in milliseconds
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+// The one format of times: `12 s ago`, `3 min ago`, `2 h ago`, `4 d ago`, or `in 4 d`.
+function relative(at) {
+  const seconds = Math.round((Date.now() - at.getTime()) / 1000);
+  const [size, unit] = UNITS.find(([size]) => Math.abs(seconds) >= size) || [1, "s"];
+  const count = Math.floor(Math.abs(seconds) / size);
+  return seconds < 0 ? `in ${count} ${unit}` : `${count} ${unit} ago`;
+}
+
 function localTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const at = new Date(element.dateTime);
     if (!Number.isNaN(at.getTime())) {
-      element.title = element.dateTime;
-      element.textContent = at.toLocaleString();
+      const text = relative(at);
+      if (element.textContent !== text) {
+        element.title = `${at.toLocaleString()} (${element.dateTime})`;
+        element.textContent = text;
+      }
     }
   }
   // An option may contain no element.
@@ -33,6 +48,11 @@ function isInUse(part) {
 }
 
 let known = null; // entity tag of what is shown
+const sources = new WeakMap(); // live parts as the server sent them, before their times became relative
+
+function liveParts() {
+  return document.querySelectorAll("[data-live], #nav");
+}
 let period = PERIOD;
 
 async function look() {
@@ -51,13 +71,13 @@ async function look() {
   const tag = answer.headers.get("ETag");
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   let isWhole = true;
-  for (const part of document.querySelectorAll("[data-live]")) {
+  for (const part of liveParts()) {
     const next = fresh.getElementById(part.id);
     if (next === null) {
       continue;
     }
-    localTimes(next);
-    if (next.innerHTML === part.innerHTML) {
+    const source = next.innerHTML;
+    if (source === sources.get(part)) {
       continue;
     }
     if (isInUse(part)) {
@@ -66,7 +86,9 @@ async function look() {
     }
     const output = part.querySelector(".output");
     const atEnd = output !== null && output.scrollTop + output.clientHeight >= output.scrollHeight - 8;
+    localTimes(next);
     part.replaceChildren(...next.childNodes);
+    sources.set(part, source);
     if (atEnd) {
       showEnd(part);
     }
@@ -99,8 +121,17 @@ async function watch() {
 }
 
 let timer = 0;
+for (const part of liveParts()) {
+  sources.set(part, part.innerHTML);
+}
 localTimes(document);
+setInterval(() => localTimes(document), TIME_PERIOD);
 showEnd(document);
+const here = document.querySelector("#nav a[aria-current]");
+if (here !== null) {
+  const nav = document.getElementById("nav");
+  nav.scrollLeft = here.offsetLeft - nav.clientWidth / 2; // of the line on a narrow screen
+}
 if (document.querySelector("[data-live]") !== null) {
   timer = setTimeout(watch, PERIOD);
   document.addEventListener("visibilitychange", () => {
@@ -119,13 +150,48 @@ for (const all of document.querySelectorAll("input[data-all]")) {
   });
 }
 
-document.addEventListener("keydown", (event) => {
-  const isTyping = event.target instanceof HTMLElement && event.target.matches("input, select, textarea");
-  if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
-    const search = document.getElementById("q");
-    if (search !== null) {
-      event.preventDefault();
-      search.focus();
+const keys = document.getElementById("keys");
+let goUntil = 0; // a letter opens a page until then
+
+// Fields and consoles take all keys.
+function isTyping(target) {
+  return target instanceof HTMLElement && target.closest("input, select, textarea, #terminal") !== null;
+}
+
+function press(key) {
+  const isGoing = performance.now() < goUntil;
+  goUntil = 0;
+  if (isGoing) {
+    const page = document.querySelector(`#nav a[data-key="${CSS.escape(key)}"]`);
+    if (page !== null) {
+      location.assign(page.href);
+      return true;
     }
   }
+  if (key === "g") {
+    goUntil = performance.now() + GO_TIME;
+  } else if (key === "?" && keys !== null) {
+    keys.open ? keys.close() : keys.showModal();
+    return true;
+  } else if (key === "/") {
+    const search = document.getElementById("q");
+    if (search !== null) {
+      keys?.close();
+      search.focus();
+      search.select();
+      return true;
+    }
+  }
+  return false;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (isTyping(event.target) || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) {
+    return;
+  }
+  if (press(event.key)) {
+    event.preventDefault();
+  }
 });
+
+document.querySelector("button[data-keys]")?.addEventListener("click", () => keys.showModal());

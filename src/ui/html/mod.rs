@@ -3,8 +3,12 @@
 //! | module | content |
 //! | --- | --- |
 //! | `series_plot` | plots of time series |
+//! | `shell` | frame of every page: header, navigation, keys |
 
 pub(crate) mod series_plot;
+mod shell;
+
+pub(crate) use shell::load_nav_counts;
 
 use crate::{
     PREFIX,
@@ -19,34 +23,13 @@ use axum::{
     },
     response::{IntoResponse as _, Response},
 };
-use maud::{DOCTYPE, Markup, html};
-use meshd_api::{CallerView, Finding, Status};
+use maud::{Markup, html};
+use meshd_api::{Finding, Status};
 use meshd_model::fleet::Phase;
 use meshd_types::{Digest, Timestamp};
 
 /// Maximum number of characters of a text from a node or a guest. The rest is cut off.
 const MAX_SHOWN: usize = 4000;
-
-/// Pages of the navigation: path below `/ui`, title.
-const PAGES: [(&str, &str); 17] = [
-    ("/", "Overview"),
-    ("/operations", "Operations"),
-    ("/rollouts", "Rollouts"),
-    ("/nodes", "Nodes"),
-    ("/inbox", "Inbox"),
-    ("/vms", "VMs"),
-    ("/tasks", "Tasks"),
-    ("/slots", "Slots"),
-    ("/volumes", "Volumes"),
-    ("/profiles", "Profiles"),
-    ("/images", "Images"),
-    ("/overlays", "Overlays"),
-    ("/dhcp", "DHCP"),
-    ("/doctor", "Doctor"),
-    ("/events", "Events"),
-    ("/audit", "Audit log"),
-    ("/access", "Access"),
-];
 
 /// A page for a signed-in user.
 pub(crate) struct Page<'c> {
@@ -60,8 +43,7 @@ pub(crate) struct Page<'c> {
 impl Page<'_> {
     /// Returns the page, or 304 if the browser's script has it.
     pub(crate) fn answer(self, request: &HeaderMap) -> Response {
-        let caller = &self.client.caller;
-        let page = frame(&self.title, Some((caller, self.nav_path)), &self.content);
+        let page = shell::frame(&self.title, Some((self.client, self.nav_path)), &self.content);
         let text = page.into_string();
         let tag = format!("\"{}\"", Digest::of(text.as_bytes()));
         let is_known =
@@ -84,14 +66,14 @@ fn document(status: StatusCode, text: String) -> Response {
 
 /// Returns a page for a user who is not signed in.
 pub(crate) fn bare(status: StatusCode, title: &str, content: &Markup) -> Response {
-    document(status, frame(title, None, content).into_string())
+    document(status, shell::frame(title, None, content).into_string())
 }
 
 /// Returns a page that explains a failure.
 pub(crate) fn failure(client: Option<&ApiClient>, error: &ApiError) -> Response {
     let content = html! { h1 { "Not done" } (refusal(error)) p { a href=(format!("{PREFIX}/")) { "Overview" } } };
-    let signed_in = client.map(|client| (&client.caller, ""));
-    document(error.status, frame("Not done", signed_in, &content).into_string())
+    let signed_in = client.map(|client| (client, ""));
+    document(error.status, shell::frame("Not done", signed_in, &content).into_string())
 }
 
 /// Renders an error with its hint.
@@ -109,61 +91,10 @@ pub(crate) fn refusal(error: &ApiError) -> Markup {
 /// Renders a hint. If it names a command, it says so and links to the page of the command's noun.
 pub(crate) fn hint(text: &str) -> Markup {
     let noun = text.split_once("`meshd ").and_then(|(_, command)| command.split([' ', '`']).next());
-    let is_about = |noun: &str, path: &str| {
-        path.strip_prefix('/').and_then(|path| path.strip_suffix('s')) == Some(noun)
-    };
-    let page = noun.and_then(|noun| PAGES.iter().find(|(path, _)| is_about(noun, path)));
+    let page = noun.and_then(shell::page_of_noun);
     html! {
         @if noun.is_some() { "In a terminal: " } (display_text(text))
-        @if let Some((path, title)) = page { ". Page: " a href=(format!("{PREFIX}{path}")) { (title) } }
-    }
-}
-
-fn frame(title: &str, signed_in: Option<(&CallerView, &str)>, content: &Markup) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (display_text(title)) " · meshd" }
-                link rel="stylesheet" href=(format!("{PREFIX}/assets/style.css"));
-                link rel="icon" href=(format!("{PREFIX}/assets/icon.svg"));
-                script src=(format!("{PREFIX}/assets/script.js")) defer {}
-            }
-            body {
-                a.skip href="#content" { "Skip to content" }
-                @if let Some((caller, nav_path)) = signed_in { (banner(caller, nav_path)) }
-                main id="content" tabindex="-1" { (content) }
-            }
-        }
-    }
-}
-
-fn banner(caller: &CallerView, nav_path: &str) -> Markup {
-    html! {
-        header {
-            a.brand href=(format!("{PREFIX}/")) { "meshd" }
-            form.search action=(format!("{PREFIX}/search")) role="search" {
-                label.hidden for="q" { "Search" }
-                input id="q" name="q" type="search" placeholder="ID, name, MAC, address, serial" minlength="2" maxlength="100";
-                button { "Search" }
-            }
-            form.who method="post" action=(format!("{PREFIX}/sign-out")) {
-                span { (caller.name) " (" (caller.role) ")" }
-                button { "Sign out" }
-            }
-            nav aria-label="Pages" {
-                @for (path, title) in PAGES {
-                    @if path == nav_path {
-                        a href=(format!("{PREFIX}{path}")) aria-current="page" { (title) }
-                    } @else {
-                        a href=(format!("{PREFIX}{path}")) { (title) }
-                    }
-                }
-            }
-        }
+        @if let Some(page) = page { ". Page: " a href=(format!("{PREFIX}{}", page.path)) { (page.title) } }
     }
 }
 
@@ -177,7 +108,7 @@ pub(crate) fn display_text(text: &str) -> String {
     shown
 }
 
-/// Renders a time; the script converts it to the browser's time zone.
+/// Renders a time. The script shows how long ago it was, and the time in its title.
 pub(crate) fn time(at: Timestamp) -> Markup {
     let text = at.to_string();
     html! { time datetime=(text) { (text) } }
@@ -249,6 +180,18 @@ pub(crate) fn findings(findings: &[Finding]) -> Markup {
                 @if !finding.next.is_empty() { p { (display_text(&finding.next)) } }
                 @if let Some((path, title)) = page { p { a href=(format!("{PREFIX}{path}")) { (title) } } }
             }
+        }
+    }
+}
+
+/// Renders findings in one line each. Doctor has their hints.
+pub(crate) fn brief_findings(findings: &[Finding]) -> Markup {
+    html! {
+        @if !findings.is_empty() {
+            ul.notes { @for finding in findings {
+                @let (path, title) = finding_page(&finding.check).unwrap_or(("/doctor", "Doctor"));
+                li { strong { (finding.check) } ": " (display_text(&finding.found)) " " a href=(format!("{PREFIX}{path}")) { (title) } }
+            } }
         }
     }
 }

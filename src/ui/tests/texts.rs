@@ -121,7 +121,8 @@ async fn warning_links_to_its_subject() {
         "/nodes?phase=offline",
         "/dhcp",
     ] {
-        assert!(page.contains(&format!("<p><a href=\"/ui{to}\">")), "{to}: {page}");
+        let findings = page.split("id=\"findings\"").nth(1).unwrap_or_default();
+        assert!(findings.contains(&format!("<a href=\"/ui{to}\">")), "{to}: {page}");
     }
     let node = self::page("nodes/3f9a1c0e").await;
     assert!(node.contains("href=\"#checks\"><strong>check_failed"), "{node}");

@@ -81,6 +81,12 @@ const RECORD_VIOLATIONS: &str = "window.violations = []; document.addEventListen
 /// describes.
 pub fn in_chromium(site: &Path, walk: impl AsyncFnOnce(&WebDriver, &str)) {
     let (ui, link) = meshd_ui(site);
+    browse(async |browser| walk(browser, &link).await);
+    drop(ui);
+}
+
+/// Runs `walk` with a browser.
+pub fn browse(walk: impl AsyncFnOnce(&WebDriver)) {
     let (chrome, driver) = driver();
     let profile = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -88,10 +94,10 @@ pub fn in_chromium(site: &Path, walk: impl AsyncFnOnce(&WebDriver, &str)) {
         let browser = start(&driver, profile.path()).await;
         let script = json!({ "source": RECORD_VIOLATIONS });
         browser.cdp().send_raw("Page.addScriptToEvaluateOnNewDocument", script).await.unwrap();
-        let done = std::panic::AssertUnwindSafe(walk(&browser, &link));
+        let done = std::panic::AssertUnwindSafe(walk(&browser));
         let done = futures_util::FutureExt::catch_unwind(done).await;
         browser.quit().await.unwrap();
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    drop((ui, chrome));
+    drop(chrome);
 }

@@ -1,5 +1,11 @@
 //! The web UI in Chromium: a link signs in, pages follow what happens, an action goes from the list
 //! to the result, and a console is typed into. Each page is checked with axe-core in both themes.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `wall` | sites with up to 1,000 nodes: size, layout, keys |
+
+mod wall;
 
 use crate::{
     kit::browser::{
@@ -57,7 +63,6 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
         !browser.current_url().await.unwrap().as_str().contains("code="),
         "the link is not in the address"
     );
-    picture(browser, "overview.png").await;
 
     // What happens elsewhere is seen without a new load of the page.
     browser.execute("window.isSame = true", vec![]).await.unwrap();
