@@ -9,6 +9,7 @@ use crate::cli::{
 };
 use clap::{Arg, Args, CommandFactory as _, Parser as _};
 use meshd_api::{MachineView, routes as api};
+use meshd_types::failpoint;
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -109,8 +110,9 @@ fn names(kind: NameKind, globals: &[String]) -> Result<Vec<String>, Failure> {
     let words = ["meshd"].into_iter().chain(globals.iter().map(String::as_str)).chain(["status"]);
     let cli = Cli::try_parse_from(words).map_err(|error| Failure::without_hint(&error))?;
     let client = Context::of(cli.global).client()?;
+    let limit = failpoint::time("COMPLETION", TIMEOUT);
     wait(async {
-        let names = tokio::time::timeout(TIMEOUT, names_of(kind, &client)).await;
+        let names = tokio::time::timeout(limit, names_of(kind, &client)).await;
         names.map_err(|_| Failure::new("meshd does not answer", ""))?
     })
 }

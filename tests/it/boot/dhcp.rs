@@ -319,6 +319,8 @@ pub fn dnsmasq(world: &World, more: &[&str]) -> Program {
         "--conf-file=/dev/null",
         "--port=0",
         "--interface=eth0",
+        // Otherwise it offers an address three seconds later.
+        "--no-ping",
         "--user=root",
         "--pid-file",
         &leases,

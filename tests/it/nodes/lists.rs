@@ -89,6 +89,8 @@ complete -p meshd
 "#;
     let mut bash = Command::new("bash");
     bash.args(["-c", script]).env("meshd", program(env!("CARGO_BIN_EXE_meshd")));
+    // A busy machine takes longer than a user waits.
+    bash.env("MESHD_COMPLETION", "120");
     let output = bash.env("site", &world.site).output().unwrap();
     let text = stdout(output);
     let lines: Vec<&str> = text.lines().collect();
