@@ -34,8 +34,17 @@ fn meshd_ui(site: &Path) -> (Ends, String) {
     (Ends(child), link.trim().to_owned())
 }
 
+/// Starts of a program that another one may keep from its port, or that a busy machine makes give
+/// up.
+const STARTS: usize = 5;
+
 /// ChromeDriver at a free port.
 fn driver() -> (Ends, String) {
+    (0..STARTS).find_map(|_| start_driver()).expect("chromedriver starts")
+}
+
+/// `None` if it ends.
+fn start_driver() -> Option<(Ends, String)> {
     // ChromeDriver takes no port 0: a port that was free a moment ago is as near as it gets.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut command = Command::new("chromedriver");
@@ -44,16 +53,18 @@ fn driver() -> (Ends, String) {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut driver = Ends(command.spawn().unwrap());
+    let mut stdout = BufReader::new(driver.0.stdout.take().unwrap());
     let mut line = String::new();
     while !line.contains("started successfully") {
         line.clear();
-        assert!(stdout.read_line(&mut line).unwrap() > 0, "chromedriver ended");
+        if stdout.read_line(&mut line).unwrap() == 0 {
+            return None;
+        }
     }
     // Its pipe must not fill up.
     std::thread::spawn(move || drop(stdout.read_to_end(&mut Vec::new())));
-    (Ends(child), format!("http://127.0.0.1:{port}"))
+    Some((driver, format!("http://127.0.0.1:{port}")))
 }
 
 async fn start(driver: &str, profile: &Path) -> WebDriver {
@@ -70,6 +81,12 @@ async fn start(driver: &str, profile: &Path) -> WebDriver {
         &profile,
     ] {
         options.add_arg(argument).unwrap();
+    }
+    for _ in 1..STARTS {
+        match WebDriver::new(driver, options.clone()).await {
+            Ok(browser) => return browser,
+            Err(error) => eprintln!("Chromium did not start: {error}"),
+        }
     }
     WebDriver::new(driver, options).await.unwrap()
 }
