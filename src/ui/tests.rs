@@ -1,6 +1,10 @@
 //! Tests of the pages with a fake API: sign-in, origin, escaping, roles.
 
+mod changes;
+mod confirmations;
 mod console;
+mod inbox;
+mod node;
 mod orders;
 mod pages;
 mod rack;
@@ -119,7 +123,10 @@ impl FakeApi {
             }
             "/v1/status" => texts::status(),
             "/v1/slots" | "/v1/api-tokens" | "/v1/api-tokens/create" => orders::answer(&path),
-            path => pages::answer(path, &query)
+            "/v1/vms" if query.contains("node=3f9a1c0e") => confirmations::vms(),
+            path => changes::answer(path)
+                .or_else(|| inbox::answer(path))
+                .or_else(|| pages::answer(path, &query))
                 .or_else(|| texts::answer(path))
                 .unwrap_or_else(|| json!([])),
         };
@@ -265,6 +272,12 @@ async fn pages_have_strict_content_policy_and_escape_node_text() {
         "/ui/",
         "/ui/nodes",
         "/ui/nodes/3f9a1c0e",
+        "/ui/nodes/3f9a1c0e?tab=checks",
+        "/ui/nodes/3f9a1c0e?tab=hardware",
+        "/ui/nodes/3f9a1c0e?tab=work",
+        "/ui/nodes/3f9a1c0e?tab=events",
+        "/ui/nodes/3f9a1c0e?tab=%3Cscript%3E&done=%3Cscript%3E",
+        "/ui/nodes/3f9a1c0e/bmc",
         "/ui/inbox",
         "/ui/nothing",
         "/ui/nodes/unknown",

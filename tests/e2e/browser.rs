@@ -4,7 +4,7 @@
 use crate::{
     kit::browser::{
         in_chromium,
-        page::{assert_accessible, click, order_all, picture, wait_for, wait_long_for},
+        page::{assert_accessible, click, open_menu, order_all, picture, wait_for, wait_long_for},
     },
     overlays,
     racks::{BOOT, OrEnd, STAGE, up_alone},
@@ -96,11 +96,13 @@ async fn machine_is_approved(browser: &WebDriver) {
 
 /// Assigns a profile on the page of the node, and reboots the node from there.
 async fn profile_is_assigned(browser: &WebDriver, profile: &str) {
+    open_menu(browser).await;
     click(browser, "button", "Assign profile").await;
     let choice = wait_for(browser, "#profile", profile).await;
     let choice = thirtyfour::components::SelectElement::new(&choice).await.unwrap();
     choice.select_by_exact_text(profile).await.unwrap();
     confirm(browser).await;
+    open_menu(browser).await;
     click(browser, "button", "Reboot").await;
     confirm(browser).await;
     wait_long_for(browser, "#phase", "booting", STAGE).await;

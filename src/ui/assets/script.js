@@ -142,13 +142,14 @@ if (document.querySelector("[data-live]") !== null) {
   });
 }
 
-for (const all of document.querySelectorAll("input[data-all]")) {
-  all.addEventListener("change", () => {
+// At the document: a table with such a box may replace an empty list.
+document.addEventListener("change", ({ target: all }) => {
+  if (all.matches("input[data-all]")) {
     for (const box of all.form.querySelectorAll(`input[name="${CSS.escape(all.dataset.all)}"]`)) {
       box.checked = all.checked;
     }
-  });
-}
+  }
+});
 
 const keys = document.getElementById("keys");
 let goUntil = 0; // a letter opens a page until then

@@ -159,7 +159,7 @@ fn finding_page(check: &str) -> Option<(&'static str, &'static str)> {
         .find(|start| check.starts_with(**start));
     Some(match check {
         "approval" | "unknown machines" => ("/inbox", "Inbox"),
-        "stalled boots" | "boot loops" => ("/operations", "Unfinished boots"),
+        "stalled boots" | "boot loops" => ("/operations#failed", "Failed boots"),
         "degraded" => ("/nodes?phase=degraded", "Degraded nodes"),
         "quarantine" => ("/nodes?phase=quarantined", "Quarantined nodes"),
         "offline" => ("/nodes?phase=offline", "Offline nodes"),

@@ -35,7 +35,11 @@ pub(super) const GROUPS: [(&str, &[NavPage]); 5] = [
     ),
     (
         "Change",
-        &[nav_page("/operations", "Operations", 'p'), nav_page("/rollouts", "Rollouts", 'r')],
+        &[
+            nav_page("/operations", "Operations", 'p'),
+            nav_page("/rollouts", "Rollouts", 'r'),
+            nav_page("/bisections", "Bisections", 'b'),
+        ],
     ),
     (
         "Work",

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
 //! | `actions` | orders for nodes, and new VMs |
+//! | `bisections` | searches for the first bad generation |
 //! | `catalog` | profiles, images, overlays |
 //! | `console` | the console of a VM, the shell of a node |
 //! | `dhcp` | networks, leases, and DHCP servers other than meshd |
@@ -13,12 +14,14 @@
 //! | `nodes` | the node list |
 //! | `operations` | orders to nodes, and unfinished work |
 //! | `overview` | overview of the site, the findings of doctor, and the search |
+//! | `progress` | bars and numbers of changes of many nodes |
 //! | `rollouts` | planned changes of many nodes |
 //! | `sign_in` | the sign-in page |
 //! | `work` | VMs, slots, tasks and their output |
 
 mod access;
 mod actions;
+mod bisections;
 mod catalog;
 mod console;
 mod dhcp;
@@ -28,6 +31,7 @@ mod node;
 mod nodes;
 mod operations;
 mod overview;
+mod progress;
 mod rollouts;
 pub(crate) mod sign_in;
 mod work;
@@ -59,12 +63,17 @@ pub(crate) fn router() -> Router {
         .route(&at("/search"), get(overview::search::page))
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))
+        .route(&at("/nodes/{node}/bmc"), get(node::bmc::page))
         .route(&at("/nodes/{node}/log"), get(node::log::page))
         .route(&at("/nodes/{node}/overlay"), get(node::overlay_files::page))
         .route(&at("/nodes/{node}/{verb}"), post(actions::one_node::run))
         .route(&at("/inbox"), get(inbox::page))
-        .route(&at("/actions/preview"), post(actions::preview))
-        .route(&at("/actions/run"), post(actions::run))
+        .route(&at("/inbox/approve"), post(inbox::approval::run))
+        .route(&at("/actions/preview"), post(actions::confirmation::preview))
+        .route(&at("/actions/run"), post(actions::confirmation::run))
+        .route(&at("/bisections"), get(bisections::page))
+        .route(&at("/bisections/{bisection}"), get(bisections::one))
+        .route(&at("/bisections/{bisection}/abort"), post(bisections::abort))
         .route(&at("/vms"), get(work::vms::page).post(actions::create_vm::run))
         .route(&at("/vms/new"), get(actions::create_vm::page))
         .route(&at("/vms/{vm}"), get(work::vms::one))

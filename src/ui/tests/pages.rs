@@ -1,7 +1,7 @@
 //! Operations, overlays, volumes and revisions of profiles: values are escaped, and orders need a
 //! role.
 
-use super::{Browser, FakeApi, HOSTILE, TOKEN};
+use super::{Browser, FakeApi, HOSTILE, TOKEN, changes};
 use axum::{
     body::Body,
     extract::Request,
@@ -43,7 +43,7 @@ fn order() -> Value {
 /// A rollout with hostile texts.
 fn rollout() -> Value {
     json!({ "id": "0a0b0c0e", "target": { "to": "profile", "profile": "compute" }, "policy": {}, "state": "paused", "reason": HOSTILE,
-        "nodes": 2, "waves": 2, "waiting": 1, "active": 0, "done": 0, "failed": 1, "skipped": 0, "started_at": "2026-01-01T00:00:00Z",
+        "eta_s": 700, "nodes": 2, "waves": 2, "waiting": 1, "active": 0, "done": 0, "failed": 1, "skipped": 0, "started_at": "2026-01-01T00:00:00Z",
         "by": { "actor": "token:ci", "verb": "rollout-start", "reason": HOSTILE, "correlation_id": "0101010101010101" },
         "board": [{ "wave": 0, "waiting": 0, "active": 0, "done": 0, "failed": 1, "skipped": 0 },
             { "wave": 1, "waiting": 1, "active": 0, "done": 0, "failed": 0, "skipped": 0 }] })
@@ -72,6 +72,8 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
             { "node": "3f9a1c0e", "name": HOSTILE, "wave": 0, "stage": "returned", "reason": HOSTILE },
             { "node": "3f9a1c0f", "name": "spare", "wave": 1, "stage": "waiting" },
         ]),
+        ("/v1/bisections", _) => json!([changes::bisection("running")]),
+        ("/v1/bisections/0a0b0c0f", _) => changes::bisection("running"),
         (path, _) if path.starts_with("/v1/series/") => {
             json!({ "name": "x", "unit": "nodes", "step_s": 600,
             "from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z",
@@ -108,7 +110,9 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
     })
 }
 
-const PAGES: [&str; 12] = [
+const PAGES: [&str; 14] = [
+    "bisections",
+    "bisections/0a0b0c0f",
     "rollouts/0a0b0c0e",
     "rollouts",
     "operations",
@@ -143,7 +147,7 @@ async fn hostile_values_of_catalog_pages_are_escaped() {
 async fn operations_page_links_objects_and_counts_rest() {
     let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations").await.text;
     for part in [
-        "href=\"/ui/nodes/3f9a1c0e\"",
+        "href=\"/ui/nodes/3f9a1c0e?tab=boot\"",
         "href=\"/ui/tasks/01020304\"",
         "href=\"/ui/slots\"",
         "7 more",
@@ -161,7 +165,8 @@ async fn operation_page_lists_nodes_and_offers_to_cancel_pending_ones() {
         .get("/ui/operations/0a0b0c0d")
         .await
         .text;
-    for part in ["href=\"/ui/nodes/3f9a1c0e\"", "spare", "Cancel 1 pending", "1 pending, 1 failed"]
+    for part in
+        ["href=\"/ui/nodes/3f9a1c0e?tab=boot\"", "spare", "Cancel 1 pending", "1 waiting, 1 failed"]
     {
         assert!(page.contains(part), "{part}: {page}");
     }
@@ -180,8 +185,10 @@ async fn rollout_page_shows_its_board_and_offers_what_its_state_permits() {
     };
     let shown = page("operator").await;
     for part in [
-        "href=\"/ui/nodes/3f9a1c0e\"",
+        "href=\"/ui/nodes/3f9a1c0e?tab=boot\"",
         "1 waiting, 1 failed",
+        "about 12 min left",
+        "canaries",
         "Resume",
         "<summary>Abort…</summary>",
     ] {
@@ -261,6 +268,11 @@ async fn unchanged_live_page_gets_304_without_body() {
         "operations",
         "nodes",
         "nodes/3f9a1c0e",
+        "nodes/3f9a1c0e?tab=checks",
+        "nodes/3f9a1c0e?tab=hardware",
+        "nodes/3f9a1c0e?tab=work",
+        "rollouts/0a0b0c0e",
+        "bisections/0a0b0c0f",
         "inbox",
         "vms",
         "tasks",

@@ -82,7 +82,7 @@ async fn page(path: &str) -> String {
 
 #[tokio::test]
 async fn event_row_shows_stage_phases_and_condition() {
-    for path in ["events", "nodes/3f9a1c0e"] {
+    for path in ["events", "nodes/3f9a1c0e?tab=events"] {
         let page = page(path).await;
         for cell in [
             "stage: os_dhcp",
@@ -97,7 +97,7 @@ async fn event_row_shows_stage_phases_and_condition() {
 
 #[tokio::test]
 async fn node_is_shown_by_name_with_id_in_brackets() {
-    for path in ["events", "audit", "operations", "nodes/3f9a1c0e", "slots"] {
+    for path in ["events", "audit", "operations", "nodes/3f9a1c0e?tab=events", "slots"] {
         let page = page(path).await;
         assert!(
             words(&page).contains("onerror=alert(1)&gt;[31m (3f9a1c0e)"),
@@ -115,7 +115,7 @@ async fn warning_links_to_its_subject() {
     let page = page("").await;
     for to in [
         "/inbox",
-        "/operations",
+        "/operations#failed",
         "/nodes?phase=degraded",
         "/nodes?phase=quarantined",
         "/nodes?phase=offline",
@@ -125,7 +125,7 @@ async fn warning_links_to_its_subject() {
         assert!(findings.contains(&format!("<a href=\"/ui{to}\">")), "{to}: {page}");
     }
     let node = self::page("nodes/3f9a1c0e").await;
-    assert!(node.contains("href=\"#checks\"><strong>check_failed"), "{node}");
+    assert!(node.contains("href=\"/ui/nodes/3f9a1c0e?tab=checks\"><strong>check_failed"), "{node}");
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn boot_times_are_drawn_beside_medians_with_what_to_change() {
 
 #[tokio::test]
 async fn node_page_plots_series_that_have_values() {
-    let page = page(&format!("nodes/{WAITING}")).await;
+    let page = page(&format!("nodes/{WAITING}?tab=plots")).await;
     assert!(words(&page).contains("Processors busy 40 % 40 % to 40 %"), "{}", words(&page));
     assert!(page.contains("id=\"plot-cpu\"") && !page.contains("plot-gpu"), "{page}");
 }

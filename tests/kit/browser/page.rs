@@ -89,6 +89,18 @@ pub async fn click(browser: &WebDriver, selector: &str, text: &str) {
     run_in_page(browser, ARRIVE, &[], PATIENCE).await;
 }
 
+/// Opens the menu of a node. A refresh may replace the menu between these two steps.
+pub async fn open_menu(browser: &WebDriver) {
+    let began = Instant::now();
+    while let Err(error) =
+        wait_for(browser, "details.menu > summary", "Actions").await.click().await
+    {
+        let is_replaced = matches!(&*error, WebDriverErrorInner::StaleElementReference(_));
+        assert!(is_replaced && began.elapsed() < PATIENCE, "menu of a node: {error}");
+    }
+    wait_for(browser, "details.menu[open] button", "").await;
+}
+
 /// Selects all nodes of a table, gives them an order and confirms it.
 pub async fn order_all(browser: &WebDriver, action: &str, reason: &str) {
     browser.find(By::Css("thead input[data-all]")).await.unwrap().click().await.unwrap();

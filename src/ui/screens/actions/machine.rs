@@ -1,12 +1,12 @@
 //! The facts by which a person recognises a machine before it is approved.
 
-use super::Action;
+use super::catalog::Action;
 use crate::{
     client::{ApiClient, ApiError},
     html,
 };
 use maud::Markup;
-use meshd_api::routes as api;
+use meshd_api::{NodeView, routes as api};
 use meshd_types::{MacAddr, NodeId};
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ use serde::Deserialize;
 const FIELDS: &str = "id,mac,model,serial,segment";
 
 #[derive(Deserialize)]
-pub(super) struct Machine {
+pub(in crate::screens) struct Machine {
     pub(super) id: NodeId,
     mac: MacAddr,
     #[serde(default)]
@@ -38,7 +38,17 @@ pub(super) async fn to_compare(
 }
 
 impl Machine {
-    pub(super) fn facts(&self) -> Markup {
+    pub(in crate::screens) fn of(node: &NodeView) -> Self {
+        Machine {
+            id: node.id,
+            mac: node.mac,
+            model: node.model.clone(),
+            serial: node.serial.clone(),
+            segment: node.segment.clone(),
+        }
+    }
+
+    pub(in crate::screens) fn facts(&self) -> Markup {
         html::facts(&[
             ("Model", html::plain(&self.model)),
             ("Serial number", html::code(&self.serial)),

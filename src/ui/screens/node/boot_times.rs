@@ -12,7 +12,7 @@ const MIN_WIDTH: u64 = 4;
 pub(super) fn plot(boot: &BootTimesView) -> Markup {
     let longest = boot.steps.iter().flat_map(times).max().unwrap_or(0).max(1);
     html! {
-        h3 { "Where the time goes" }
+        h2 { "Where the time goes" }
         p { (duration(boot.total_ms)) " since "
             @match &boot.order { Some(order) => { "the order " (display_text(order)) }, None => "the first packet" }
             ", compared with " (boot.own_boots) " earlier boots and " (boot.model_boots) " machines of the model"

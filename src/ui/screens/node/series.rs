@@ -32,7 +32,7 @@ pub(super) async fn last_day(
     Ok(absent_to_none(client.get(path).await)?.unwrap_or_default())
 }
 
-/// Renders the series that have points. `None` are series that cannot be read.
+/// Renders the series that have points. `None`: series that cannot be read.
 pub(super) fn plots(all: Option<&[SeriesPointsView]>) -> Markup {
     let Some(all) = all else { return series_plot::absent_plots() };
     let titled = TITLES.iter().filter_map(|(name, title)| {
@@ -43,12 +43,11 @@ pub(super) fn plots(all: Option<&[SeriesPointsView]>) -> Markup {
         .map(|(title, series)| series_plot::plot(&format!("plot-{}", series.name), title, series))
         .collect();
     html! {
-        @if !plots.is_empty() {
-            section aria-label="Last 24 hours" {
-                h2 { "Last 24 hours" }
-                div.plots { @for plot in &plots { (plot) } }
-            }
+        h2 { "Last 24 hours" }
+        @if plots.is_empty() {
+            p.quiet { "No samples yet. The node reports a sample a minute while it has a link." }
         }
+        div.plots { @for plot in &plots { (plot) } }
     }
 }
 
@@ -59,6 +58,6 @@ mod tests {
     #[test]
     fn series_that_cannot_be_read_are_a_text() {
         assert!(plots(None).into_string().contains("Plots are not available."));
-        assert!(plots(Some(&[])).into_string().is_empty());
+        assert!(plots(Some(&[])).into_string().contains("No samples yet"));
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
             }
         }
         @if boot.boots.len() > 1 {
-            h3 { "Boots" }
+            h2 { "Boots" }
             (boots(boot))
         }
     }

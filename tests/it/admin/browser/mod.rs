@@ -10,7 +10,7 @@ mod wall;
 use crate::{
     kit::browser::{
         in_chromium,
-        page::{assert_accessible, click, order_all, picture, wait_for},
+        page::{assert_accessible, click, open_menu, order_all, picture, wait_for},
     },
     work::vms::{central, linux},
     world::{World, eventually, node::PxeNode},
@@ -75,6 +75,8 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
     wait_for(browser, "h1", "gpu-1").await;
     wait_for(browser, ".stages th", "overlay").await;
     picture(browser, "node.png").await;
+    open_menu(browser).await;
+    assert_accessible(browser, "menu of a node").await;
 
     // From the inbox to an approved machine.
     click(browser, "nav a", "Inbox").await;
@@ -96,11 +98,19 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
 }
 
 /// Pages of a site with nodes and a VM, below `/ui`.
-const PAGES: [&str; 22] = [
+const PAGES: [&str; 30] = [
     "",
     "operations",
     "nodes",
     "nodes/gpu-1",
+    "nodes/gpu-1?tab=checks",
+    "nodes/gpu-1?tab=hardware",
+    "nodes/gpu-1?tab=work",
+    "nodes/gpu-1?tab=events",
+    "nodes/gpu-1?tab=plots",
+    "nodes/gpu-1/bmc",
+    "rollouts",
+    "bisections",
     "nodes/gpu-1/overlay",
     "nodes/gpu-1/overlay?path=%2Fetc%2Fhostname",
     "inbox",

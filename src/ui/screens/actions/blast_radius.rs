@@ -1,0 +1,85 @@
+//! What an order may cost: the VMs with their disks and the tasks of its nodes.
+
+use super::{Chosen, count_text};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError},
+    html::display_text,
+};
+use maud::{Markup, html};
+use meshd_api::{TaskView, VmView, routes as api};
+use meshd_types::NodeId;
+
+/// Maximum number of VMs, and of tasks, that a page lists for one node.
+const MAX_LISTED: usize = 200;
+
+/// The work of the nodes of an order.
+#[derive(Default)]
+pub(super) struct BlastRadius {
+    vms: Vec<VmView>,
+    tasks: Vec<TaskView>,
+}
+
+/// Returns the work of nodes.
+pub(super) async fn load(
+    client: &ApiClient,
+    nodes: &[Chosen<'_>],
+) -> Result<BlastRadius, ApiError> {
+    let is_chosen = |id: NodeId| nodes.iter().any(|node| node.target.id == id);
+    let (mut vms, mut tasks) = (api::LIST_VMS.path([]), api::LIST_TASKS.path([]));
+    if let [node] = nodes {
+        vms = vms.with("node", node.target.id);
+        tasks = tasks.with("node", node.target.id);
+    }
+    let (mut vms, mut tasks) = (client.get(vms).await?, client.get(tasks).await?);
+    vms.retain(|vm| vm.node.is_some_and(is_chosen));
+    tasks.retain(|task| task.nodes.iter().any(|member| member.claimed && is_chosen(member.node)));
+    Ok(BlastRadius { vms, tasks })
+}
+
+impl BlastRadius {
+    /// Renders the numbers of nodes, VMs, tasks and disks.
+    pub(super) fn summary(&self, nodes: usize) -> Markup {
+        let disks: usize = self.vms.iter().map(|vm| vm.wiped_disks().len()).sum();
+        let is_idle = self.vms.is_empty() && self.tasks.is_empty();
+        let count = |number: usize, one: &str| match number {
+            1 => format!("1 {one}"),
+            number => format!("{number} {one}s"),
+        };
+        html! {
+            div class=(if is_idle { "alert idle" } else { "alert warn" }) {
+                strong {
+                    "Affected: " (count_text(nodes)) ", " (count(self.vms.len(), "VM")) ", "
+                    (count(self.tasks.len(), "task")) ", " (count(disks, "disk"))
+                }
+                @if is_idle { p { "No VM and no task runs there." } }
+            }
+        }
+    }
+
+    /// Renders the work of one node.
+    pub(super) fn of_node(&self, id: NodeId) -> Markup {
+        let vms: Vec<_> = self.vms.iter().filter(|vm| vm.node == Some(id)).collect();
+        let is_member =
+            |task: &&TaskView| task.nodes.iter().any(|member| member.claimed && member.node == id);
+        let tasks: Vec<_> = self.tasks.iter().filter(is_member).collect();
+        if vms.is_empty() && tasks.is_empty() {
+            return Markup::default();
+        }
+        html! { ul {
+            @for vm in vms.iter().take(MAX_LISTED) {
+                li {
+                    "VM " a href=(format!("{PREFIX}/vms/{}", vm.uuid)) { (vm.name) } " (" (vm.state.as_str()) ")"
+                    @let disks = vm.wiped_disks();
+                    @if !disks.is_empty() { ", with disks " (display_text(&disks.join(", "))) }
+                }
+            }
+            @for task in tasks.iter().take(MAX_LISTED) {
+                li {
+                    "task " a href=(format!("{PREFIX}/tasks/{}", task.id)) { (task.id) }
+                    " (" (display_text(&task.argv.join(" "))) ")"
+                }
+            }
+        } }
+    }
+}
