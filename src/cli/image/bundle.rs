@@ -1,8 +1,9 @@
 //! `meshd bundle`: builds and lists bundles. All commands work on files and need no running meshd.
 
-use super::{unreadable, versions::Prune};
+use super::{build_failure, unreadable, versions::Prune};
 use crate::cli::{
     Context, Failure,
+    lab::signals::on_end_signal,
     output::{
         list::ListOutput,
         print::{bytes, table, write},
@@ -13,7 +14,7 @@ use clap::Subcommand;
 use meshd_config::{Site, suggest};
 use meshd_image::{
     builder::{
-        ArtifactKind, BuildError, BundleRequest, ImageState, ListedBundle, build_bundle,
+        ArtifactKind, BundleRequest, ImageState, ListedBundle, build_bundle, interrupt,
         list_bundles, recipes_dir,
     },
     catalog::versions::{CACHE, WORK},
@@ -114,6 +115,7 @@ fn build(site: &Site, name: &str) -> Result<(), Failure> {
         "all" => views(site)?.into_iter().filter(used).map(|view| view.bundle.name).collect(),
         name => vec![find(site, name)?],
     };
+    on_end_signal(interrupt)?;
     for name in names {
         let request = BundleRequest {
             recipe_dir: recipes_dir(&site.images_dir).join(name.as_str()),
@@ -122,10 +124,7 @@ fn build(site: &Site, name: &str) -> Result<(), Failure> {
             work_dir: site.blobs_dir.join(WORK),
             name,
         };
-        let built = build_bundle(&request, &Drawing::new()).map_err(|error| match error {
-            BuildError::Recipe(faults) => faults.into(),
-            error => Failure::of(&error),
-        })?;
+        let built = build_bundle(&request, &Drawing::new()).map_err(build_failure)?;
         let (name, layer, programs) = (&built.name, built.layer, built.programs.join(" "));
         write(&format!(
             "{name}: version {}, {}, {programs}\n",

@@ -11,6 +11,7 @@ pub(crate) mod versions;
 
 use super::{
     Context, Failure,
+    lab::signals::on_end_signal,
     output::{
         list::ListOutput,
         print::{bytes, table, write},
@@ -190,6 +191,7 @@ fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
     };
     names.sort_unstable();
     names.dedup();
+    on_end_signal(builder::interrupt)?;
     for name in names {
         print_outcome(builder::build(&request(site, name, promote), &Drawing::new()))?;
     }
@@ -208,12 +210,18 @@ fn request(site: &Site, name: ImageName, promote: bool) -> BuildRequest {
     }
 }
 
-/// Prints the result of a build or import.
-fn print_outcome(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failure> {
-    let built = outcome.map_err(|error| match error {
+/// Returns the failure of a build. That of an interrupted one is the interrupt, not what it caused.
+fn build_failure(error: BuildError) -> Failure {
+    match error {
+        _ if builder::is_interrupted() => Failure::new("interrupted", ""),
         BuildError::Recipe(faults) => faults.into(),
         error => Failure::of(&error),
-    })?;
+    }
+}
+
+/// Prints the result of a build or import.
+fn print_outcome(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failure> {
+    let built = outcome.map_err(build_failure)?;
     let (name, version, total) = (&built.name, built.version().short(), bytes(built.size()));
     write(&format!(
         "{name}: version {version}, kernel {}, {total}, built {}\n",
@@ -250,6 +258,7 @@ fn import(
         ));
     }
     let request = ImportRequest { build: request(site, name, promote), from, mirror, trust_mirror };
+    on_end_signal(builder::interrupt)?;
     print_outcome(builder::import(&request, &Drawing::new()))
 }
 

@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | `attempt` | `meshd lab try`: boots one node with a profile and opens its console |
 //! | `inherited_files` | closes files that programs of the rack would keep open |
+//! | `signals` | signals that end this program |
 
 mod attempt;
 mod inherited_files;
+pub(super) mod signals;
 
 use super::{
     Context, Failure,
@@ -21,6 +23,7 @@ use meshd_lab::{
     Extra, Firmware, Interrupt, LabError, Mix, Nic, Options, Power, Rack, Shape, Status, demo, end,
     last_lines,
 };
+use signals::on_end_signal;
 use std::{
     env, fs,
     io::{self, IsTerminal, Read, Seek},
@@ -318,23 +321,8 @@ fn console(
 /// Returns an interrupt for Ctrl-C, SIGTERM and SIGHUP. The signals end every wait, so that the
 /// rack is taken down in order.
 fn interruptible() -> anyhow::Result<Interrupt> {
-    use tokio::signal::unix::{SignalKind, signal};
     let interrupt = Interrupt::default();
     let raise = interrupt.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let [mut int, mut term, mut hup] = {
-        let _inside = runtime.enter();
-        [
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::hangup())?,
-        ]
-    };
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            tokio::select! { _ = int.recv() => {}, _ = term.recv() => {}, _ = hup.recv() => {} }
-        });
-        raise.raise();
-    });
+    on_end_signal(move || raise.raise())?;
     Ok(interrupt)
 }

@@ -42,6 +42,7 @@ mod work_folder;
 
 pub use build::{BuildRequest, recipe_digest};
 pub use bundle::{BundleFault, BundleRequest, build_bundle, recipes_dir};
+pub use command::interrupt::{interrupt, is_interrupted};
 pub use command::{CommandError, MissingTools, NamespacesDenied, Tool};
 pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};

@@ -6,7 +6,9 @@ use super::{
 };
 use rustix::fs::{FlockOperation, flock};
 use std::{
+    ffi::OsStr,
     fs::{self, File},
+    io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
@@ -19,7 +21,7 @@ pub(super) struct BuildFolder {
 
 impl BuildFolder {
     /// Locks an image or bundle and creates its work folder. Leftovers of a killed build are
-    /// removed.
+    /// removed. No other build has the same folder: programs of a killed build may still run.
     pub(super) fn begin(work_dir: &Path, name: &str) -> Result<Self, BuildError> {
         fs::create_dir_all(work_dir).map_err(io_error("make the folder", work_dir))?;
         let path = work_dir.join(format!("{name}.lock"));
@@ -27,8 +29,10 @@ impl BuildFolder {
         let lock = lock.map_err(io_error("open the lock", &path))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| BuildError::Busy(name.to_owned()))?;
-        let folder = work_dir.join(format!("{name}.build"));
-        remove(&folder).map_err(io_error("remove what an earlier build left in", &folder))?;
+        for left in left_folders(work_dir, name).map_err(io_error("read", work_dir))? {
+            remove(&left).map_err(io_error("remove what an earlier build left in", &left))?;
+        }
+        let folder = work_dir.join(format!("{name}.build.{}", std::process::id()));
         fs::create_dir(&folder).map_err(io_error("make the folder", &folder))?;
         // The path must be absolute, because chroot resolves no relative paths and programs run in
         // other folders.
@@ -53,6 +57,20 @@ impl BuildFolder {
     }
 }
 
+/// Returns the work folders of earlier builds of an image or bundle.
+fn left_folders(work_dir: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
+    let mut left = Vec::new();
+    for entry in fs::read_dir(work_dir)? {
+        let path = entry?.path();
+        let file_name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let rest = file_name.strip_prefix(name).and_then(|rest| rest.strip_prefix(".build"));
+        // Releases before this one used a name without number.
+        let is_left = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        left.extend(is_left.then_some(path));
+    }
+    Ok(left)
+}
+
 /// A folder whose files may belong to the users of a user namespace; dropping it removes it.
 pub(super) struct MappedFolder(PathBuf);
 
@@ -71,7 +89,11 @@ impl Drop for MappedFolder {
 
 /// Removes a tree with files of other users of a user namespace.
 fn remove_mapped(folder: &Path) -> Result<(), CommandError> {
-    ToolCommand::as_mapped_root("rm").args(["--recursive", "--force", "--"]).arg(folder).run()
+    ToolCommand::as_mapped_root("rm")
+        .args(["--recursive", "--force", "--"])
+        .arg(folder)
+        .removes()
+        .run()
 }
 
 impl Drop for BuildFolder {
@@ -86,20 +108,20 @@ impl Drop for BuildFolder {
 }
 
 /// Removes a tree. Folders of packages may be read-only, which blocks users other than root.
-fn remove(folder: &Path) -> std::io::Result<()> {
+fn remove(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             if unlock(folder).and_then(|()| fs::remove_dir_all(folder)).is_ok() {
                 return Ok(());
             }
-            remove_mapped(folder).map_err(std::io::Error::other)
+            remove_mapped(folder).map_err(io::Error::other)
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
 
-fn unlock(folder: &Path) -> std::io::Result<()> {
+fn unlock(folder: &Path) -> io::Result<()> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -140,10 +162,15 @@ mod tests {
     #[test]
     fn leftovers_of_a_killed_build_are_removed_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
-        let left = dir.path().join("lab.build/stage/x");
-        fs::create_dir_all(&left).unwrap();
+        let left = ["lab.build/stage/x", "lab.build.1/x"].map(|name| dir.path().join(name));
+        let other = dir.path().join("lab.builder");
+        for folder in left.iter().chain([&other]) {
+            fs::create_dir_all(folder).unwrap();
+        }
         let work = BuildFolder::begin(dir.path(), "lab").unwrap();
-        assert!(!left.exists());
+        assert!(left.iter().all(|left| !left.exists()) && other.exists());
+        // A program of the killed build finds its own folder no more, and not this one.
+        assert!(left.iter().all(|left| fs::write(left.join("source.tar"), b"").is_err()));
         drop(work);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Rack;
 use crate::{
-    LabError, ProcessId, Wait,
+    Interrupt, LabError, ProcessId, Wait,
     host::{command, process::wait_for_child, wait::until},
     qemu::serial,
 };
@@ -13,7 +13,7 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::{net::UnixStream, process::CommandExt},
     path::Path,
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -21,6 +21,8 @@ use std::{
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Longest time that meshd may take to drain.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// Longest time that a build may take to end its programs and to remove their files.
+const BUILD_STOP_LIMIT: Duration = Duration::from_secs(60);
 /// Number of log lines that an error shows.
 const LOG_LINES: usize = 30;
 /// Name of meshd among the rack's processes.
@@ -42,6 +44,7 @@ pub fn ensure_images(
     program: &Path,
     site: &Site,
     only: Option<&str>,
+    interrupt: &Interrupt,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), LabError> {
     for (kind, name) in required_images(site, only) {
@@ -50,8 +53,7 @@ pub fn ensure_images(
         report(&format!("{kind} {name}: building unless up to date"));
         let shown = command::command_line(&build);
         // The build prints its progress to stderr.
-        let ended = build.stdin(Stdio::null()).stdout(Stdio::null()).status();
-        let status = ended.map_err(|source| LabError::Spawn { program: shown.clone(), source })?;
+        let status = run_build(&mut build, &shown, interrupt)?;
         if !status.success() {
             return Err(LabError::Failed {
                 program: shown,
@@ -60,6 +62,25 @@ pub fn ensure_images(
         }
     }
     Ok(())
+}
+
+/// Runs a build. An interrupt ends it with the programs that it runs.
+fn run_build(
+    build: &mut Command,
+    shown: &str,
+    interrupt: &Interrupt,
+) -> Result<ExitStatus, LabError> {
+    let failed = |source| LabError::Spawn { program: shown.to_owned(), source };
+    let mut child = build.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(failed)?;
+    let ended = until(interrupt, Duration::MAX, shown, || {
+        Ok(Wait::some(child.try_wait().map_err(failed)?, "it runs"))
+    });
+    if let (Err(_), Some(process)) = (&ended, ProcessId::of(child.id())) {
+        process.end(shown, BUILD_STOP_LIMIT)?;
+        let _ = child.wait();
+    }
+    // At a terminal, Ctrl-C reaches the build, too.
+    if interrupt.is_raised() { Err(LabError::Interrupted) } else { ended }
 }
 
 impl Rack {

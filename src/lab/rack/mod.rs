@@ -125,7 +125,7 @@ impl Rack {
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
         cleanup::sweep(&dir, &namespace, None, Logs::Remove)?;
-        central::ensure_images(&options.program, &site, options.only_profile.as_deref(), report)?;
+        ensure_images(options, &site, report)?;
         let (accel, reason) = accel::probe(&tools.qemu, &dir)?;
         report(&match accel {
             Accel::Kvm => format!("nodes run under KVM: {reason}"),
@@ -158,7 +158,7 @@ impl Rack {
         refuse_if_up(&dir)?;
         let site = site::derive(&options.site, &layout, &options.settings, options.nodes)?;
         meshd_image::catalog::load_agent(&site)?;
-        central::ensure_images(&options.program, &site, options.only_profile.as_deref(), report)
+        ensure_images(options, &site, report)
     }
 
     /// Attaches to the running rack in a folder. Dropping the value does not end the rack.
@@ -180,7 +180,8 @@ impl Rack {
     fn rederive_site(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), LabError> {
         self.site =
             site::derive(&self.record.user_site, &self.layout, &self.record.settings, self.size())?;
-        central::ensure_images(&self.record.program, &self.site, None, report)
+        let (program, interrupt) = (&self.record.program, &self.interrupt);
+        central::ensure_images(program, &self.site, None, interrupt, report)
     }
 
     /// Applies changes of the user's site file, overlays and images, as `meshd reload` does.
@@ -285,6 +286,16 @@ pub fn end(dir: &Path) -> Result<bool, LabError> {
     let existed = record.is_some() || namespace.exists();
     cleanup::sweep(&dir, &namespace, record.as_ref(), Logs::Keep)?;
     Ok(existed)
+}
+
+/// Builds the images of a rack that are not up to date.
+fn ensure_images(
+    options: &Options,
+    site: &Site,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), LabError> {
+    let only = options.only_profile.as_deref();
+    central::ensure_images(&options.program, site, only, &options.interrupt, report)
 }
 
 fn record(options: &Options, accel: Accel) -> Record {

@@ -9,7 +9,10 @@ use super::{
     limits::Limits,
     tree::{Inode, InodeKind, Meta, PathFault, RootTree},
 };
-use crate::overlay::HeaderLimit;
+use crate::{
+    builder::command::{CommandError, interrupt::is_interrupted},
+    overlay::HeaderLimit,
+};
 use meshd_types::Digest;
 use sha2::Digest as _;
 use std::{
@@ -176,6 +179,9 @@ struct HashingReader<R> {
 
 impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if is_interrupted() {
+            return Err(io::Error::other(CommandError::Interrupted));
+        }
         let count = self.input.read(buffer)?;
         self.hash.update(&buffer[..count]);
         Ok(count)

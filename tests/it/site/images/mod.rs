@@ -1,6 +1,7 @@
-//! Images: imported from a mirror that is laid out like Alpine's, and their versions under
-//! `kill -9`.
+//! Images: imported from a mirror that is laid out like Alpine's, their versions under `kill -9`,
+//! and builds that are interrupted.
 
 mod imported;
+mod interrupted;
 mod killed;
 mod mirror;

@@ -1,11 +1,18 @@
 //! Runs external programs without a shell and keeps the end of their output for errors.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `interrupt` | ends the builds of this process with the programs that they run |
 
+pub(crate) mod interrupt;
+
+use interrupt::RunningProgram;
 use std::{
     collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs::File,
     path::{Path, PathBuf},
-    process::{ChildStdin, Command, Output, Stdio},
+    process::{Child, ChildStdin, Command, Output, Stdio},
     thread,
 };
 
@@ -84,6 +91,9 @@ pub enum CommandError {
     Start { program: String, source: std::io::Error },
     #[error("`{line}` failed ({status}){}{output_end}", if .output_end.is_empty() { "" } else { ":\n" })]
     Failed { line: String, status: std::process::ExitStatus, output_end: String },
+    /// [`interrupt::interrupt`] was called.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// Required programs are not installed.
@@ -153,6 +163,8 @@ fn search_path() -> OsString {
 /// A command to run.
 pub struct ToolCommand {
     command: Command,
+    /// It removes files of a build, so it runs after an interrupt, too.
+    is_removal: bool,
 }
 
 impl ToolCommand {
@@ -160,7 +172,13 @@ impl ToolCommand {
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).env("PATH", search_path()).env("LC_ALL", "C");
-        ToolCommand { command }
+        ToolCommand { command, is_removal: false }
+    }
+
+    /// Lets the command run after an interrupt, because it removes files of a build.
+    pub fn removes(mut self) -> Self {
+        self.is_removal = true;
+        self
     }
 
     /// Creates a command that sees root's files as root's: as root, or as root of a user namespace.
@@ -226,19 +244,19 @@ impl ToolCommand {
 
     /// Runs the command and discards its output.
     pub fn run(self) -> Result<(), CommandError> {
-        self.output().map(|_| ())
+        self.output().map(drop)
     }
 
     /// Runs the command and writes its output to a file.
     pub fn into_file(mut self, file: File) -> Result<(), CommandError> {
         self.command.stdout(file);
-        self.run()
+        self.finish().map(drop)
     }
 
     /// Runs the command with the input that `write` produces.
     pub fn fed_by(mut self, write: impl FnOnce(ChildStdin)) -> Result<(), CommandError> {
         self.command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = self.command.spawn().map_err(|source| self.not_started(source))?;
+        let (mut child, _running) = self.start()?;
         let input = child.stdin.take().expect("its input is a pipe");
         let output = thread::scope(|scope| {
             let output = scope.spawn(|| child.wait_with_output());
@@ -251,9 +269,22 @@ impl ToolCommand {
 
     /// Runs the command and returns its output.
     pub fn output(mut self) -> Result<String, CommandError> {
-        let output = self.command.stderr(Stdio::piped()).output();
-        let output = output.map_err(|source| self.not_started(source))?;
+        self.command.stdout(Stdio::piped());
+        self.finish()
+    }
+
+    fn finish(mut self) -> Result<String, CommandError> {
+        self.command.stderr(Stdio::piped());
+        let (child, _running) = self.start()?;
+        let output = child.wait_with_output().map_err(|source| self.not_started(source))?;
         self.result(&output)
+    }
+
+    fn start(&mut self) -> Result<(Child, RunningProgram), CommandError> {
+        match interrupt::start(&mut self.command, self.is_removal) {
+            Ok(started) => started.ok_or(CommandError::Interrupted),
+            Err(source) => Err(self.not_started(source)),
+        }
     }
 
     fn not_started(&self, source: std::io::Error) -> CommandError {
@@ -264,6 +295,9 @@ impl ToolCommand {
     fn result(&self, output: &Output) -> Result<String, CommandError> {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        if interrupt::is_interrupted() {
+            return Err(CommandError::Interrupted);
         }
         let output_end = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
         let output_end = String::from_utf8_lossy(output_end);
