@@ -1,6 +1,6 @@
 //! The rack's network namespace.
 
-use crate::{LabError, host::command};
+use crate::{LabError, ProcessId, host::command};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
     fs::{self, File},
@@ -101,6 +101,18 @@ impl Namespace {
     pub fn spawn(&self, command: &mut Command) -> Result<Child, LabError> {
         let program = command::command_line(command);
         self.inside(|| command.spawn())?.map_err(|source| LabError::Spawn { program, source })
+    }
+
+    /// Returns processes inside the namespace whose command line contains the rack's folder. A
+    /// crashed `lab up` leaves such processes unrecorded. Shells of users in the namespace are
+    /// excluded.
+    pub fn processes_of(&self, dir: &Path) -> impl Iterator<Item = ProcessId> + use<> {
+        let folder = dir.as_os_str().as_encoded_bytes().to_vec();
+        let ours = move |pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.windows(folder.len()).any(|part| part == folder)
+        };
+        self.processes().into_iter().filter(ours).filter_map(ProcessId::of)
     }
 
     /// Returns the processes inside the namespace.

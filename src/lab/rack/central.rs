@@ -1,6 +1,6 @@
 //! Runs meshd inside the rack's namespace and calls its CLI.
 
-use super::Rack;
+use super::{Rack, shared_blobs};
 use crate::{
     Interrupt, LabError, ProcessId, Wait,
     host::{command, process::wait_for_child, wait::until},
@@ -19,6 +19,8 @@ use std::{
 
 /// Longest time from the start of meshd to its first response.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// Longest time from meshd's first response to the ID of its site.
+const ID_LIMIT: Duration = Duration::from_secs(5);
 /// Longest time that meshd may take to drain.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 /// Longest time that a build may take to end its programs and to remove their files.
@@ -88,13 +90,23 @@ impl Rack {
     pub fn start_central(&mut self) -> Result<(), LabError> {
         let mut command = Command::new(&self.record.program);
         command.arg("--site").arg(&self.layout.site).arg("serve").env("NO_COLOR", "1");
+        shared_blobs::register(&self.layout.dir, &self.site)?;
         let process = self.launch(NAME, &mut command, &self.layout.log.clone())?;
         self.record.central = Some(process);
         self.record.save(&self.layout.dir)?;
         self.wait(START_LIMIT, "meshd's first answer", |rack| {
             let up = UnixStream::connect(&rack.layout.socket).is_ok() && rack.nodes().is_ok();
             Ok(Wait::on(up, "nothing on its admin socket"))
-        })
+        })?;
+        let named = self.wait(ID_LIMIT, "the ID of meshd's site", |rack| {
+            let has_id = shared_blobs::register(&rack.layout.dir, &rack.site)?;
+            Ok(Wait::on(has_id, "no ID"))
+        });
+        match named {
+            // The ID is needed only if the rack is killed and its folder removed.
+            Err(LabError::Deadline { .. }) => Ok(()),
+            named => named,
+        }
     }
 
     /// Stops meshd as `systemctl stop` does.

@@ -1,8 +1,7 @@
 //! Removes a rack: recorded processes, leftovers of a crash, networks and files.
 
-use super::record::Record;
-use crate::{LabError, Namespace, ProcessId, host::process::host_boot_id, site::Layout};
-use meshd_image::builder::ListOwner;
+use super::{record::Record, shared_blobs};
+use crate::{LabError, Namespace, host::process::host_boot_id, site::Layout};
 use std::{fs, io, path::Path, time::Duration};
 
 /// Longest time that meshd may take to drain its connections, and QEMU to end.
@@ -38,7 +37,7 @@ pub fn sweep(
     let namespaces = [namespace.all_derived(), vec![namespace.clone()]].concat();
     for namespace in namespaces.iter().filter(|namespace| namespace.exists()) {
         results.extend(
-            stray_nodes(dir, namespace).map(|process| process.end("a process of the rack", GRACE)),
+            namespace.processes_of(dir).map(|process| process.end("a process of the rack", GRACE)),
         );
         results.push(namespace.delete());
     }
@@ -48,26 +47,11 @@ pub fn sweep(
     results.into_iter().collect()
 }
 
-/// Returns processes in the namespace whose command line contains the rack's folder. A crashed
-/// `lab up` leaves such processes unrecorded. Shells of users in the namespace are excluded.
-fn stray_nodes(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = ProcessId> {
-    let folder = dir.as_os_str().as_encoded_bytes().to_vec();
-    let ours = move |pid: &u32| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.windows(folder.len()).any(|part| part == folder)
-    };
-    namespace.processes().into_iter().filter(ours).filter_map(ProcessId::of)
-}
-
-/// Removes the rack's lists in its folder of blobs, which other sites may share. Only the state
-/// folder has the ID of the lists.
+/// Removes the rack's lists in its folder of blobs, which other sites may share.
 fn withdraw_lists(dir: &Path) -> Result<(), LabError> {
-    // Without a valid site file or an ID, the rack did not serve.
+    // Without a valid site file, the rack did not serve.
     let Ok(site) = meshd_config::load(&Layout::of(dir, None).site) else { return Ok(()) };
-    let Ok(owner) = ListOwner::read(&site.state_dir, &site.name) else { return Ok(()) };
-    owner
-        .withdraw(&site.blobs_dir)
-        .map_err(LabError::file("remove the rack's lists below", site.blobs_dir))
+    shared_blobs::withdraw(dir, &site)
 }
 
 fn remove_files(dir: &Path, logs: Logs) -> Result<(), LabError> {

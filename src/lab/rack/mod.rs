@@ -8,6 +8,7 @@
 //! | `neighbour` | other machines on the rack's network: an unknown machine, another DHCP server, a relay |
 //! | `power` | power, serial ports and status of the rack's nodes |
 //! | `record` | `rack.json`: the record of a rack's processes and networks |
+//! | `shared_blobs` | racks that use a folder of blobs, and lists that killed ones left there |
 
 mod central;
 pub(crate) mod cleanup;
@@ -15,6 +16,7 @@ pub(crate) mod emulator;
 pub(crate) mod neighbour;
 pub(crate) mod power;
 pub(crate) mod record;
+mod shared_blobs;
 
 use super::{
     Accel, Extra, Firmware, Interrupt, LabError, Mix, Namespace, ProcessId, Shape,
@@ -125,6 +127,7 @@ impl Rack {
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
         cleanup::sweep(&dir, &namespace, None, Logs::Remove)?;
+        shared_blobs::withdraw_dead_racks(&site.blobs_dir, &tools.ip)?;
         ensure_images(options, &site, report)?;
         let (accel, reason) = accel::probe(&tools.qemu, &dir)?;
         report(&match accel {

@@ -1,7 +1,7 @@
 //! `meshd lab` with a site file of the user: changes are applied by `reload` and `restart`; a file
 //! with errors changes nothing.
 
-use crate::world::stderr;
+use crate::world::{eventually, stderr};
 use serde_json::Value;
 use std::{
     env, fs,
@@ -25,9 +25,7 @@ impl Lab {
         for name in ["overlays", "images"] {
             std::os::unix::fs::symlink(repository.join(name), lab.path(name)).unwrap();
         }
-        let blobs = env::var_os("MESHD_E2E_BLOBS")
-            .map_or_else(|| repository.join(".lab/blobs"), PathBuf::from);
-        let blobs = blobs.display().to_string();
+        let blobs = blobs().display().to_string();
         let agent =
             format!("agent.binary={}", repository.join("target/agent/x86_64/mesh-agent").display());
         let site = lab.path("site.toml").display().to_string();
@@ -94,6 +92,11 @@ impl Lab {
     }
 }
 
+fn blobs() -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    env::var_os("MESHD_E2E_BLOBS").map_or_else(|| repository.join(".lab/blobs"), PathBuf::from)
+}
+
 impl Drop for Lab {
     fn drop(&mut self) {
         let down = self.lab("down");
@@ -152,6 +155,33 @@ fn lab_restart_moves_the_rack_to_the_address_of_the_users_site_file() {
     succeeded(&lab.lab("restart"));
     let segment = lab.api("segments")[0].clone();
     assert_eq!(segment["address"], "10.77.0.2", "{segment}");
+}
+
+/// The list of the versions that a rack uses.
+fn list(lab: &Lab) -> PathBuf {
+    let id = fs::read_to_string(lab.path("lab/state/site-id")).unwrap();
+    blobs().join("in-use").join(format!("rack-a.{}", id.trim()))
+}
+
+#[test]
+fn lists_of_a_killed_rack_are_removed_by_the_next_rack_and_others_stay() {
+    let (killed, living) = (Lab::up(), Lab::up());
+    for lab in [&killed, &living] {
+        eventually("the list", || list(lab).is_file().then_some(()).ok_or("none".to_owned()));
+    }
+    let record = fs::read_to_string(killed.path("lab/rack.json")).unwrap();
+    let record: Value = serde_json::from_str(&record).unwrap();
+    let pid = record["central"]["pid"].to_string();
+    let kill = Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+    assert!(kill.success());
+    let of_killed = list(&killed);
+    eventually("the end of meshd", || {
+        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if state.is_empty() || state.contains(") Z ") { Ok(()) } else { Err(state) }
+    });
+    assert!(of_killed.is_file());
+    let _next = Lab::up();
+    assert!(!of_killed.exists() && list(&living).is_file());
 }
 
 /// Extends the first profile of a site file.

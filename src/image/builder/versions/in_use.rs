@@ -28,7 +28,7 @@ const ID_FILE: &str = "site-id";
 const ID_LENGTH: usize = 16;
 
 /// The owner of lists: one site.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ListOwner {
     site: String,
     id: String,
@@ -145,7 +145,11 @@ impl ListOwner {
     pub fn withdraw(&self, blobs_dir: &Path) -> io::Result<()> {
         let folder = blobs_dir.join(IN_USE);
         let mut own = list_names(&folder).into_iter().filter(|list| self.owns(list));
-        own.try_for_each(|list| fs::remove_file(folder.join(list)))
+        own.try_for_each(|list| match fs::remove_file(folder.join(list)) {
+            // Another process withdraws them, too.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        })
     }
 
     /// Returns a list of another site that contains a digest.
