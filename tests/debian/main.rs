@@ -1,6 +1,7 @@
 //! Debian 12 by mmdebstrap: an image without a driver for the NIC, and a root with one flipped bit,
 //! are refused, and the timeline shows why. The intact root comes online, gives a GPU to a VM, and
-//! runs tasks. `make test-debian` runs it; the images are built if they are missing.
+//! runs tasks. A root from an OCI image of umoci comes online, too. `make test-debian` runs all of
+//! it; the images are built if they are missing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
@@ -15,6 +16,7 @@ mod guest;
 mod overlays;
 mod cluster;
 mod nic;
+mod oci;
 mod workloads;
 
 use meshd_lab::{Extra, Identity, Power, Rack, Shape, Wait};
