@@ -128,15 +128,6 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
     for (index, volume) in plan.volumes.iter().enumerate() {
         disk(spec, index, volume, files, &mut line);
     }
-    if spec.cloud_init.is_some() {
-        let file = escape_path(&files.seed());
-        line.add(
-            "-blockdev",
-            format!("driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={file}"),
-        );
-        // Not a CD: a Debian kernel for clouds has no driver for the SATA controller of q35.
-        line.add("-device", "virtio-blk-pci,drive=seed");
-    }
     for (index, nic) in spec.nics.iter().enumerate() {
         nic_device(spec, index, nic, plan.vhost, &mut line);
     }
@@ -146,6 +137,16 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
         line.add("-device", "tpm-crb,tpmdev=tpm0");
     }
     line.add("-device", "virtio-rng-pci");
+    if spec.cloud_init.is_some() {
+        let file = escape_path(&files.seed());
+        line.add(
+            "-blockdev",
+            format!("driver=raw,node-name=seed,read-only=on,file.driver=file,file.filename={file}"),
+        );
+        // Not a CD: a Debian kernel for clouds has no driver for the SATA controller of q35. Behind
+        // all other devices of PCI: guests know their NICs by slot.
+        line.add("-device", "virtio-blk-pci,drive=seed");
+    }
     // Reports a panic of the guest's kernel.
     line.add("-device", "pvpanic");
     line
