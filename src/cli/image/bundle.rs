@@ -3,7 +3,7 @@
 use super::{build_failure, unreadable, versions::Prune};
 use crate::cli::{
     Context, Failure,
-    lab::signals::on_end_signal,
+    lab::signals::on_first_end_signal,
     output::{
         list::ListOutput,
         print::{bytes, table, write},
@@ -115,7 +115,7 @@ fn build(site: &Site, name: &str) -> Result<(), Failure> {
         "all" => views(site)?.into_iter().filter(used).map(|view| view.bundle.name).collect(),
         name => vec![find(site, name)?],
     };
-    on_end_signal(interrupt)?;
+    on_first_end_signal(interrupt)?;
     for name in names {
         let request = BundleRequest {
             recipe_dir: recipes_dir(&site.images_dir).join(name.as_str()),

@@ -11,7 +11,7 @@ pub(crate) mod versions;
 
 use super::{
     Context, Failure,
-    lab::signals::on_end_signal,
+    lab::signals::on_first_end_signal,
     output::{
         list::ListOutput,
         print::{bytes, table, write},
@@ -191,7 +191,7 @@ fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
     };
     names.sort_unstable();
     names.dedup();
-    on_end_signal(builder::interrupt)?;
+    on_first_end_signal(builder::interrupt)?;
     for name in names {
         print_outcome(builder::build(&request(site, name, promote), &Drawing::new()))?;
     }
@@ -258,7 +258,7 @@ fn import(
         ));
     }
     let request = ImportRequest { build: request(site, name, promote), from, mirror, trust_mirror };
-    on_end_signal(builder::interrupt)?;
+    on_first_end_signal(builder::interrupt)?;
     print_outcome(builder::import(&request, &Drawing::new()))
 }
 

@@ -82,6 +82,10 @@ pub(super) fn withdraw_dead_racks(blobs_dir: &Path, ip: &Path) -> Result<(), Lab
         if path != entry_file(blobs_dir, &entry.dir) || !entry.is_of_this_machine() {
             continue;
         }
+        // Without the lock first: to hold it would refuse a command of a rack that lives.
+        if entry.lives(ip) {
+            continue;
+        }
         let held = entry.dir.exists().then(|| lock(&entry.dir)).transpose();
         let Ok(_lock) = held else { continue };
         if entry.lives(ip) {
@@ -100,11 +104,14 @@ pub(super) fn withdraw_dead_racks(blobs_dir: &Path, ip: &Path) -> Result<(), Lab
 impl RackEntry {
     /// Returns whether this machine can tell if the rack lives.
     fn is_of_this_machine(&self) -> bool {
-        let is_same = !self.machine.is_empty() && self.machine == machine_id();
-        is_same || self.host_boot == host_boot_id()
+        // Containers of one machine have its boot ID, and see neither the folders nor the processes
+        // of each other.
+        self.machine == machine_id()
+            && (!self.machine.is_empty() || self.host_boot == host_boot_id())
     }
 
-    /// Returns whether a process of the rack runs. The caller holds the lock of its folder.
+    /// Returns whether a process of the rack runs. The answer is final if the caller holds the lock
+    /// of its folder.
     fn lives(&self, ip: &Path) -> bool {
         let host_boot = host_boot_id();
         let record = Record::load(&self.dir).ok().flatten();
