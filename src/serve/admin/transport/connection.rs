@@ -30,8 +30,9 @@ const HEAD_TIME: Duration = Duration::from_secs(10);
 /// Time to finish a response in memory after its token is revoked, because a token that revokes
 /// itself receives a response. Streams end at once.
 const RESPONSE_TIME: Duration = Duration::from_millis(300);
-/// Maximum size of a request head, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
+/// Maximum size of a request head, in bytes. The longest value of each query parameter of the node
+/// list fits together.
+const MAX_HEAD: usize = 24 * 1024;
 
 /// Data that the routes report about a connection.
 #[derive(Clone)]
