@@ -4,35 +4,29 @@
 //! | --- | --- |
 //! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
 //! | `actions` | orders for nodes, and new VMs |
-//! | `bisections` | searches for the first bad generation |
 //! | `catalog` | profiles, images, overlays |
+//! | `changes` | operations, rollouts and bisections: changes of many nodes |
 //! | `console` | the console of a VM, the shell of a node |
 //! | `dhcp` | networks, leases, and DHCP servers other than meshd |
 //! | `inbox` | machines that wait for approval |
 //! | `log` | events and the audit log |
 //! | `node` | one node, the log of its boots, the files of its overlay |
 //! | `nodes` | the node list |
-//! | `operations` | orders to nodes, and unfinished work |
 //! | `overview` | overview of the site, the findings of doctor, and the search |
-//! | `progress` | bars and numbers of changes of many nodes |
-//! | `rollouts` | planned changes of many nodes |
 //! | `sign_in` | the sign-in page |
 //! | `work` | VMs, slots, tasks and their output |
 
 mod access;
 mod actions;
-mod bisections;
 mod catalog;
+mod changes;
 mod console;
 mod dhcp;
 mod inbox;
 mod log;
 mod node;
 mod nodes;
-mod operations;
 mod overview;
-mod progress;
-mod rollouts;
 pub(crate) mod sign_in;
 mod work;
 
@@ -54,12 +48,12 @@ pub(crate) fn router() -> Router {
     console::bind(Router::new())
         .route(PREFIX, get(overview::page))
         .route(&at("/"), get(overview::page))
-        .route(&at("/operations"), get(operations::page))
-        .route(&at("/operations/{operation}"), get(operations::one))
-        .route(&at("/operations/{operation}/cancel"), post(operations::cancel))
-        .route(&at("/rollouts"), get(rollouts::page))
-        .route(&at("/rollouts/{rollout}"), get(rollouts::one))
-        .route(&at("/rollouts/{rollout}/{order}"), post(rollouts::change_state))
+        .route(&at("/operations"), get(changes::operations::page))
+        .route(&at("/operations/{operation}"), get(changes::operations::one))
+        .route(&at("/operations/{operation}/cancel"), post(changes::operations::cancel))
+        .route(&at("/rollouts"), get(changes::rollouts::page))
+        .route(&at("/rollouts/{rollout}"), get(changes::rollouts::one))
+        .route(&at("/rollouts/{rollout}/{order}"), post(changes::rollouts::change_state))
         .route(&at("/search"), get(overview::search::page))
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))
@@ -71,9 +65,9 @@ pub(crate) fn router() -> Router {
         .route(&at("/inbox/approve"), post(inbox::approval::run))
         .route(&at("/actions/preview"), post(actions::confirmation::preview))
         .route(&at("/actions/run"), post(actions::confirmation::run))
-        .route(&at("/bisections"), get(bisections::page))
-        .route(&at("/bisections/{bisection}"), get(bisections::one))
-        .route(&at("/bisections/{bisection}/abort"), post(bisections::abort))
+        .route(&at("/bisections"), get(changes::bisections::page))
+        .route(&at("/bisections/{bisection}"), get(changes::bisections::one))
+        .route(&at("/bisections/{bisection}/abort"), post(changes::bisections::abort))
         .route(&at("/vms"), get(work::vms::page).post(actions::create_vm::run))
         .route(&at("/vms/new"), get(actions::create_vm::page))
         .route(&at("/vms/{vm}"), get(work::vms::one))

@@ -1,11 +1,12 @@
 //! Rollouts: planned changes of many nodes, with the board of their waves.
 
-use super::{Answer, actions, actions::count_text, progress};
+use super::progress;
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
     html::{self, Page, display_text, maybe, plain, time},
     request_checks::{fields, redirect},
+    screens::{Answer, actions, actions::count_text},
 };
 use axum::{
     body::Body,

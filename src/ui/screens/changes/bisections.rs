@@ -1,12 +1,12 @@
 //! Bisections: searches for the first bad generation of a profile.
 
-use super::{Answer, actions};
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
     html::{self, Page, code, display_text, maybe, plain, time},
     names::NodeNames,
     request_checks::{fields, redirect},
+    screens::{Answer, actions},
 };
 use axum::{
     body::Body,

@@ -6,7 +6,10 @@ use crate::{
     client::encoded,
     html::{self, display_text, maybe, plain, time},
     names::NodeNames,
-    screens::{actions::count_text, bisections, progress, rollouts},
+    screens::{
+        actions::count_text,
+        changes::{bisections, progress, rollouts},
+    },
 };
 use maud::{Markup, html};
 use meshd_api::{ActivityView, BisectionView, OperationView, RolloutView};
@@ -20,7 +23,7 @@ use meshd_types::Timestamp;
 
 /// Groups of the page, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum WorkGroup {
     /// A node works on it.
     Runs,
     /// Nothing happens before a node or an operator acts.
@@ -29,51 +32,52 @@ pub(super) enum Group {
     Done,
 }
 
-impl Group {
-    pub(super) const ALL: [Group; 4] = [Group::Runs, Group::Waits, Group::Failed, Group::Done];
+impl WorkGroup {
+    pub(super) const ALL: [WorkGroup; 4] =
+        [WorkGroup::Runs, WorkGroup::Waits, WorkGroup::Failed, WorkGroup::Done];
 
     /// Name of the group in the address.
     pub(super) fn word(self) -> &'static str {
         match self {
-            Group::Runs => "runs",
-            Group::Waits => "waits",
-            Group::Failed => "failed",
-            Group::Done => "done",
+            WorkGroup::Runs => "runs",
+            WorkGroup::Waits => "waits",
+            WorkGroup::Failed => "failed",
+            WorkGroup::Done => "done",
         }
     }
 
     pub(super) fn title(self) -> &'static str {
         match self {
-            Group::Runs => "In progress",
-            Group::Waits => "Waiting",
-            Group::Failed => "Failed",
-            Group::Done => "Done",
+            WorkGroup::Runs => "In progress",
+            WorkGroup::Waits => "Waiting",
+            WorkGroup::Failed => "Failed",
+            WorkGroup::Done => "Done",
         }
     }
 
     pub(super) fn class(self) -> &'static str {
         match self {
-            Group::Runs => "busy",
-            Group::Waits => "warn",
-            Group::Failed => "bad",
-            Group::Done => "good",
+            WorkGroup::Runs => "busy",
+            WorkGroup::Waits => "warn",
+            WorkGroup::Failed => "bad",
+            WorkGroup::Done => "good",
         }
     }
 
     /// Text of an empty group.
     fn empty(self) -> &'static str {
         match self {
-            Group::Runs => "Nothing is in progress.",
-            Group::Waits => "Nothing waits.",
-            Group::Failed => "Nothing failed.",
-            Group::Done => "Nothing is done yet.",
+            WorkGroup::Runs => "Nothing is in progress.",
+            WorkGroup::Waits => "Nothing waits.",
+            WorkGroup::Failed => "Nothing failed.",
+            WorkGroup::Done => "Nothing is done yet.",
         }
     }
 }
 
 /// One row of the page.
 pub(super) struct Work {
-    pub(super) group: Group,
+    pub(super) group: WorkGroup,
     pub(super) since: Option<Timestamp>,
     title: Markup,
     object: Markup,
@@ -87,9 +91,9 @@ impl Work {
     /// An activity links to what it is about: the reason of a failure is there.
     pub(super) fn of_activity(activity: &ActivityView, names: &NodeNames) -> Self {
         let (group, class) = match activity.state {
-            ActivityState::Failed => (Group::Failed, "bad"),
-            ActivityState::Requested => (Group::Waits, "warn"),
-            ActivityState::Accepted => (Group::Runs, "busy"),
+            ActivityState::Failed => (WorkGroup::Failed, "bad"),
+            ActivityState::Requested => (WorkGroup::Waits, "warn"),
+            ActivityState::Accepted => (WorkGroup::Runs, "busy"),
         };
         let is_elsewhere = activity.object != ObjectKind::Node;
         let kind = html::word(&activity.kind);
@@ -115,11 +119,11 @@ impl Work {
     pub(super) fn of_operation(operation: &OperationView) -> Self {
         let group = match operation.state {
             OperationState::Running if operation.running == 0 && operation.done == 0 => {
-                Group::Waits
+                WorkGroup::Waits
             }
-            OperationState::Running => Group::Runs,
-            OperationState::Failed => Group::Failed,
-            OperationState::Done | OperationState::Cancelled => Group::Done,
+            OperationState::Running => WorkGroup::Runs,
+            OperationState::Failed => WorkGroup::Failed,
+            OperationState::Done | OperationState::Cancelled => WorkGroup::Done,
         };
         let progress = progress_of(operation);
         let to = format!("{PREFIX}/operations/{}", operation.id);
@@ -137,10 +141,10 @@ impl Work {
 
     pub(super) fn of_rollout(rollout: &RolloutView) -> Self {
         let group = match rollout.state {
-            RolloutState::Running | RolloutState::Aborting => Group::Runs,
-            RolloutState::Paused => Group::Waits,
-            RolloutState::Failing | RolloutState::Failed => Group::Failed,
-            RolloutState::Done | RolloutState::Aborted => Group::Done,
+            RolloutState::Running | RolloutState::Aborting => WorkGroup::Runs,
+            RolloutState::Paused => WorkGroup::Waits,
+            RolloutState::Failing | RolloutState::Failed => WorkGroup::Failed,
+            RolloutState::Done | RolloutState::Aborted => WorkGroup::Done,
         };
         Work {
             group,
@@ -156,9 +160,9 @@ impl Work {
 
     pub(super) fn of_bisection(bisection: &BisectionView) -> Self {
         let group = match bisection.state {
-            BisectionState::Running | BisectionState::Returning => Group::Runs,
-            BisectionState::Failed => Group::Failed,
-            BisectionState::Done | BisectionState::Aborted => Group::Done,
+            BisectionState::Running | BisectionState::Returning => WorkGroup::Runs,
+            BisectionState::Failed => WorkGroup::Failed,
+            BisectionState::Done | BisectionState::Aborted => WorkGroup::Done,
         };
         Work {
             group,
@@ -174,7 +178,7 @@ impl Work {
 }
 
 /// Renders one group.
-pub(super) fn table(all: &[Work], group: Group) -> Markup {
+pub(super) fn table(all: &[Work], group: WorkGroup) -> Markup {
     let rows: Vec<Vec<Markup>> = all
         .iter()
         .filter(|work| work.group == group)

@@ -6,13 +6,14 @@
 
 mod work;
 
-use super::{Answer, actions, progress};
+use super::progress;
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, OrderNotes, encoded},
     form::Fields,
     html::{self, Page, display_text, maybe, plain, time},
     request_checks::{fields, redirect},
+    screens::{Answer, actions},
 };
 use axum::{
     body::Body,
@@ -25,7 +26,7 @@ use meshd_model::operations::{NodeOperationState, OperationState};
 use meshd_types::Timestamp;
 use serde::Deserialize;
 use std::time::Duration;
-use work::{Group, Work};
+use work::{Work, WorkGroup};
 
 /// Rows of one page.
 const ROWS: usize = 100;
@@ -57,13 +58,13 @@ pub(crate) async fn page(
     let content = html! {
         h1 { "Operations" }
         div id="groups" data-live {
-            div.counts { @for group in Group::ALL {
+            div.counts { @for group in WorkGroup::ALL {
                 a class=(format!("count {}", if count(group) > 0 { group.class() } else { "idle" })) href=(format!("#{}", group.word())) {
                     strong { (count(group)) } " " (group.title())
                 }
             } }
             @if all.is_empty() { (nothing()) }
-            @for group in Group::ALL {
+            @for group in WorkGroup::ALL {
                 section id=(group.word()) { h2 { (group.title()) } (work::table(&all, group)) }
             }
             @if rest > 0 { p.quiet { (rest) " more are not shown." } }
