@@ -19,12 +19,18 @@ function relative(at) {
   return seconds < 0 ? `in ${count} ${unit}` : `${count} ${unit} ago`;
 }
 
+// New text would end a selection.
+function isSelected(element) {
+  const selection = document.getSelection();
+  return selection !== null && !selection.isCollapsed && selection.containsNode(element, true);
+}
+
 function localTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const at = new Date(element.dateTime);
     if (!Number.isNaN(at.getTime())) {
       const text = relative(at);
-      if (element.textContent !== text) {
+      if (element.textContent !== text && !isSelected(element)) {
         element.title = `${at.toLocaleString()} (${element.dateTime})`;
         element.textContent = text;
       }

@@ -12,7 +12,14 @@ const FORMS: [&str; 2] = ["/actions/", "/inbox/approve"];
 /// Returns the path and the query of the page that sent a form, if it is a page of this UI.
 pub(in crate::screens) fn previous_page(headers: &HeaderMap) -> Option<String> {
     let referer: Uri = headers.get(REFERER)?.to_str().ok()?.parse().ok()?;
-    checked(referer.path_and_query()?.as_str())
+    checked(&without_selection(referer.path_and_query()?.as_str()))
+}
+
+/// Removes the parameter that ticks all nodes of a list: the next order is for others.
+fn without_selection(path: &str) -> String {
+    let Some((page, query)) = path.split_once('?') else { return path.to_owned() };
+    let kept: Vec<_> = query.split('&').filter(|pair| !pair.starts_with("all=")).collect();
+    if kept.is_empty() { page.to_owned() } else { format!("{page}?{}", kept.join("&")) }
 }
 
 /// Returns a path to which a link of a page may lead. A form may contain anything.
@@ -39,6 +46,17 @@ pub(in crate::screens) fn back_link(back: &str, default: &str) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn way_back_does_not_select_all_nodes_again() {
+        for (path, expected) in [
+            ("/ui/nodes?phase=online&all=1&col=model", "/ui/nodes?phase=online&col=model"),
+            ("/ui/nodes?all=1", "/ui/nodes"),
+            ("/ui/nodes", "/ui/nodes"),
+        ] {
+            assert_eq!(without_selection(path), expected);
+        }
+    }
 
     #[test]
     fn only_a_page_of_the_ui_is_a_way_back() {

@@ -32,11 +32,14 @@ use meshd_api::{
     Rename,
     routes::{self as api, BulkPost},
 };
-use meshd_types::{NodeId, is_host_name};
+use meshd_model::fleet::MAX_LABELS;
+use meshd_types::{NodeId, is_host_name, is_reserved_host_name};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 const INBOX: &str = "/inbox";
+/// Maximum number of machines of one form; the inbox shows as many.
+const MAX_MACHINES: usize = 100;
 
 /// The selected machines as they are now, and the names that are taken.
 struct Inventory {
@@ -96,8 +99,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
             Ok(result.page(&client, INBOX, &headers))
         }
         Err(error) if error.status == StatusCode::UNAUTHORIZED => Err(client.failed(&error)),
-        Err(mut error) => {
-            error.view.message.push_str("; no machine is approved");
+        Err(error) => {
             let fresh = Inventory::load(&client).await.map_err(|error| client.failed(&error))?;
             Ok(shown.page(&client, &headers, &fresh, &[error]))
         }
@@ -117,7 +119,9 @@ fn check(
 ) -> Result<Settings, Vec<ApiError>> {
     let mut faults = Vec::new();
     let mut fault = |message: String, hint: &str| faults.push(ApiError::bad_request(message, hint));
-    let chosen: BTreeSet<NodeId> = nodes.iter().map(|node| node.target.id).collect();
+    if nodes.len() > MAX_MACHINES {
+        fault(format!("the form has {} machines", nodes.len()), "choose at most 100 machines");
+    }
     let (mut names, mut renames) = (BTreeSet::new(), Vec::new());
     for node in nodes {
         let id = node.target.id;
@@ -133,9 +137,11 @@ fn check(
         let typed = fields.text(&field);
         let is_unchanged = typed.is_empty() || typed == display_text(&now.name);
         let name = if is_unchanged { now.name.as_str() } else { typed };
-        let is_taken = |other: &NodeView| other.name == name && !chosen.contains(&other.id);
-        if name != now.name && !is_host_name(name) {
-            let hint = "use 1 to 63 letters a to z, digits and hyphens";
+        // Machines get their names one after another: the present name of another one is taken.
+        let is_taken = |other: &NodeView| other.name == name && other.id != id;
+        if name != now.name && (!is_host_name(name) || is_reserved(id, name)) {
+            let hint = "use 1 to 63 letters a to z, digits and hyphens, and no name that means \
+                        another machine, such as localhost";
             fault(format!("the name `{}` is not valid", display_text(name)), hint);
         } else if inventory.nodes.iter().any(is_taken) || !names.insert(name.to_owned()) {
             fault(format!("the name `{}` is taken", display_text(name)), "choose another name");
@@ -148,15 +154,31 @@ fn check(
         fault("there is no such profile".to_owned(), "choose a profile of the list");
     }
     let labels = Some(fields.text("labels")).filter(|text| !text.is_empty()).map(labels);
-    if let Some(labels) = &labels
-        && let Err(error) = serde_json::from_value::<ChangeLabels>(labels.clone())
-    {
-        fault(format!("labels: {error}"), "write key=value, with blanks between");
+    match labels.clone().map(serde_json::from_value::<ChangeLabels>) {
+        Some(Err(error)) => {
+            fault(format!("labels: {error}"), "write key=value, with blanks between");
+        }
+        Some(Ok(ChangeLabels { change })) => {
+            for node in nodes.iter().filter_map(|node| inventory.node(node.target.id)) {
+                let count = change.applied(&node.labels).len();
+                if count > MAX_LABELS {
+                    let name = display_text(&node.name);
+                    fault(format!("{name} would have {count} labels"), "use at most 32");
+                }
+            }
+        }
+        None => {}
     }
     if !faults.is_empty() {
         return Err(faults);
     }
     Ok(Settings { renames, profile: profile.map(str::to_owned), labels })
+}
+
+/// Returns whether a name is reserved, or means another node by its ID.
+fn is_reserved(id: NodeId, name: &str) -> bool {
+    let other: Option<NodeId> = name.strip_prefix("node-").unwrap_or(name).parse().ok();
+    is_reserved_host_name(name) || other.is_some_and(|other| other != id)
 }
 
 /// Changes the settings, then approves the machines.
@@ -169,23 +191,41 @@ async fn approve(
 ) -> Result<BulkDone, ApiError> {
     // The key of the form belongs to the approval.
     let notes = OrderNotes { key: String::new(), force: false, ..actions::notes(fields) };
+    let ids: Vec<NodeId> = nodes.iter().map(|node| node.target.id).collect();
+    let targets = match change_settings(client, &ids, before, settings, &notes).await {
+        Ok(()) => current(client, &ids, before).await,
+        Err(error) => Err(error),
+    };
+    let targets = targets.map_err(|mut error| {
+        error.view.message.push_str("; no machine is approved, other settings may have changed");
+        error
+    })?;
+    let order = to_json(&Approve { moved: fields.is_ticked("moved") })?;
+    let request = BulkRequest::of_nodes(targets, order);
+    client.order(api::APPROVE_NODES.path([]), &request, &actions::notes(fields)).await
+}
+
+async fn change_settings(
+    client: &ApiClient,
+    ids: &[NodeId],
+    before: &Inventory,
+    settings: &Settings,
+    notes: &OrderNotes,
+) -> Result<(), ApiError> {
     for (id, name) in &settings.renames {
         let rename = api::RENAME_NODE.path([id]).with_body(&Rename { name: name.clone() });
-        client.order_untyped(rename, &notes).await?;
+        client.order_untyped(rename, notes).await?;
     }
-    let ids: Vec<NodeId> = nodes.iter().map(|node| node.target.id).collect();
     if let Some(labels) = &settings.labels {
-        change(client, &api::LABEL_NODES, &current(client, &ids, before).await?, labels, &notes)
-            .await?;
+        let targets = current(client, ids, before).await?;
+        change(client, &api::LABEL_NODES, &targets, labels, notes).await?;
     }
     if let Some(profile) = &settings.profile {
         let order = to_json(&AssignProfile { profile: profile.clone() })?;
-        let targets = current(client, &ids, before).await?;
-        change(client, &api::ASSIGN_NODES_PROFILE, &targets, &order, &notes).await?;
+        let targets = current(client, ids, before).await?;
+        change(client, &api::ASSIGN_NODES_PROFILE, &targets, &order, notes).await?;
     }
-    let order = to_json(&Approve { moved: fields.is_ticked("moved") })?;
-    let request = BulkRequest::of_nodes(current(client, &ids, before).await?, order);
-    client.order(api::APPROVE_NODES.path([]), &request, &actions::notes(fields)).await
+    Ok(())
 }
 
 fn to_json(order: &impl serde::Serialize) -> Result<Value, ApiError> {
@@ -203,7 +243,14 @@ async fn change(
     let request = BulkRequest::of_nodes(targets.to_vec(), order.clone());
     let done = client.order(route.path([]), &request, notes).await?;
     let refused = done.results.into_iter().find_map(|node| node.error);
-    refused.map_or(Ok(()), |view| Err(ApiError { status: StatusCode::CONFLICT, view }))
+    match refused {
+        Some(view) => Err(ApiError { status: StatusCode::CONFLICT, view }),
+        None if !done.finished => {
+            let message = "a setting was not changed everywhere in time".to_owned();
+            Err(ApiError::new(StatusCode::CONFLICT, "unfinished", message, "send the form again"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns the machines with their present revisions. Fails if a machine is not the one that the
@@ -272,7 +319,7 @@ impl Form<'_> {
                     (back_link(fields.text("back"), INBOX))
                 }
             }
-            p.quiet { "No machine is approved if one input is refused, or if a machine changed." }
+            p.quiet { "Names, profile and labels come first: no machine is approved if one of them is refused, or if a machine changed." }
         };
         let page = Page { client, title: "Approve".to_owned(), nav_path: INBOX, content };
         let mut answer = page.answer(headers);

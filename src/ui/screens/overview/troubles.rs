@@ -7,6 +7,7 @@ use crate::{
 };
 use maud::{Markup, html};
 use meshd_model::fleet::{Condition, Phase};
+use std::collections::BTreeSet;
 
 /// Number of nodes in the list; a link leads to the others.
 const ROWS: usize = 8;
@@ -25,8 +26,22 @@ pub(super) fn list(nodes: &[WallNode], group_of: impl Fn(&WallNode) -> String) -
             ul.troubles {
                 @for node in troubled.iter().take(ROWS) { (row(node, &group_of(node))) }
             }
-            @if troubled.len() > ROWS {
-                p { a href=(format!("{PREFIX}/nodes?phase={TROUBLE_PHASES}")) { "All nodes in trouble" } }
+            @if troubled.len() > ROWS { (links(&troubled)) }
+        }
+    }
+}
+
+/// Renders links to lists with all nodes that need an operator: a list selects by phase or by
+/// condition.
+fn links(troubled: &[&WallNode]) -> Markup {
+    let conditions = troubled.iter().filter_map(|node| worst_condition(node));
+    let kinds: BTreeSet<_> = conditions.map(|condition| condition.kind.as_str()).collect();
+    let kinds: Vec<_> = kinds.into_iter().collect();
+    html! {
+        p {
+            a href=(format!("{PREFIX}/nodes?phase={TROUBLE_PHASES}")) { "All nodes in trouble by phase" }
+            @if !kinds.is_empty() {
+                " " a href=(format!("{PREFIX}/nodes?condition={}", kinds.join(","))) { "All nodes with these conditions" }
             }
         }
     }

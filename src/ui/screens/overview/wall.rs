@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) const MAX_TILES: usize = 60;
 /// Maximum number of cells. Beyond it, nodes without trouble are a number of their group.
 const MAX_CELLS: usize = 1500;
+/// Maximum number of groups: a label may have another value on each node.
+const MAX_GROUPS: usize = 500;
 /// Maximum number of characters in a cell.
 const CELL_CHARS: usize = 3;
 /// Maximum number of labels in the choice of groups.
@@ -209,7 +211,7 @@ pub(super) fn wall(
         .collect();
     html! {
         div.wall {
-            @for (group, shown) in &racks {
+            @for (group, shown) in racks.iter().take(MAX_GROUPS) {
                 div.rack {
                     @if has_heads { span.head { (head(group)) } }
                     @for node in shown { (cell(node)) }
@@ -217,6 +219,7 @@ pub(super) fn wall(
                     @if rest > 0 { span.quiet { (rest) " others" } }
                 }
             }
+            @if racks.len() > MAX_GROUPS { p.quiet { (racks.len() - MAX_GROUPS) " more groups" } }
         }
     }
 }
@@ -238,7 +241,7 @@ fn cell(node: &WallNode) -> Markup {
     let condition =
         node.conditions.first().map(|condition| format!(", {}", condition.kind.as_str()));
     let title = format!("{name}: {}{}", node.phase, condition.unwrap_or_default());
-    html! { a class=(class(node)) href=(format!("{PREFIX}/nodes/{}", node.id)) title=(title) { (short_name(&node.name)) } }
+    html! { a class=(class(node)) href=(format!("{PREFIX}/nodes/{}", node.id)) title=(title) aria-label=(title) { (short_name(&node.name)) } }
 }
 
 /// Renders one node; during a boot, with its progress.
