@@ -9,7 +9,8 @@ import ssl
 import sys
 
 address, port, transport, part, path, header = sys.argv[1:]
-PIECE, PIECES = b"x" * 16384, 64
+# The first piece alone is more than the head of a request may have.
+PIECE, PIECES = b"x" * 32768, 32
 connection = socket.create_connection((address, int(port)), timeout=20)
 if transport == "tls":
     context = ssl.create_default_context()
