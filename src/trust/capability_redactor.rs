@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a terminal may write where it wraps a line, the longest first.
+    /// Bytes with which a terminal wraps a line, the longest first.
     const WRAPS: [&str; 8] =
         ["\x1b[0;37;40m", "\x1b[25;1H", "\x1b(B", "\x1b[K", "\r\n", "\x1b7", "\n", "\0"];
 

@@ -151,7 +151,8 @@ impl Gate {
             redirect(&format!("{PREFIX}/sign-in"))
         })?;
         let mut client = self.client(&request, Some(session.key), session.token, session.caller);
-        if !is_of_console(request.uri().path()) {
+        // An order does not wait for the counts of the navigation, and they change with it.
+        if request.method() != Method::POST && !is_of_console(request.uri().path()) {
             client.nav_counts = html::load_nav_counts(&client).await;
         }
         let headers = request.headers().clone();

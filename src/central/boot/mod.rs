@@ -74,7 +74,7 @@ pub struct BootService {
     services: Leaf<Vec<ServiceReport>>,
     logs: Arc<ChunkLogs<BootSessionId, LogSource>>,
     log_budgets: Leaf<BTreeMap<(BootSessionId, LogWriter), LogBudget>>,
-    /// What the netconsole of each boot sends.
+    /// State of the match between two netconsole packets of a boot.
     netconsole_redactors: Leaf<BTreeMap<BootSessionId, CapabilityRedactor>>,
     log_sweeps: Interval,
     /// Limits the addresses that are probed at the same time.

@@ -126,7 +126,13 @@ impl<'a> Progress<'a> {
         for (id, order) in drains {
             match inventory.serves(id).then(|| floors.take(id).err()).flatten() {
                 Some(fault) => self.step.waits = Some(fault.to_string()),
-                None => self.step.orders.push((id, order)),
+                None => {
+                    let known = self.changed.get(&id).or_else(|| self.nodes.get(&id));
+                    if let Some(record) = known.filter(|record| !record.drained).cloned() {
+                        self.changed.insert(id, RolloutNode { drained: true, ..record });
+                    }
+                    self.step.orders.push((id, order));
+                }
             }
         }
     }
@@ -216,6 +222,8 @@ impl<'a> Progress<'a> {
                     admitted -= 1;
                     begin(&mut record, present, &context);
                     let action = advance_node(&mut record, &context);
+                    let drains = matches!(action, Some(Action::Order(NodeOrder::Drain { .. })));
+                    record.drained |= drains;
                     self.step.add(id, action);
                     if policy.domain.is_some() {
                         domain = Some(present.domain.clone());

@@ -63,8 +63,6 @@ pub(super) fn eligibility(record: &RolloutNode, context: &NodeContext<'_>) -> El
 pub(super) fn begin(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'_>) {
     record.stage = NodeStage::Draining;
     record.before = Some(present.settings.clone());
-    // Another rollout of a bisection may have left it in maintenance.
-    record.drained |= !matches!(present.phase, Phase::Draining | Phase::Maintenance);
     record.began_at = Some(context.time.now);
 }
 

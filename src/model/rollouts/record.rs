@@ -206,7 +206,8 @@ pub struct RolloutNode {
     /// Time of the rollout's clock since which the gate waits for its turn, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_ms: Option<u64>,
-    /// The rollout takes the node out of service, and returns it.
+    /// The rollout ordered the drain of the node, so it returns the node to service. Another rollout
+    /// of a bisection may have ordered it. A drain of an operator is not undone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drained: bool,
     /// The node served when the rollout was planned.

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// What is on the disk before the new content takes the place of the old one.
+/// The data that is flushed before the new content replaces the old.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flush {
     Content,

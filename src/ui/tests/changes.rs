@@ -91,7 +91,7 @@ async fn operations_are_grouped_with_counts_that_link() {
     for (group, count) in [("runs", 4), ("waits", 3), ("failed", 1), ("done", 0)] {
         let link = format!("href=\"#{group}\"><strong>{count}</strong>");
         assert!(shown.contains(&link), "{link}: {shown}");
-        assert!(shown.contains(&format!("<section id=\"{group}\">")), "{group}");
+        assert!(shown.contains(&format!("<section id=\"{group}\" data-live>")), "{group}");
     }
     assert!(shown.contains("/ui/rollouts/0a0b0c0e") && shown.contains("/ui/bisections/0a0b0c0f"));
     assert!(shown.contains("Nothing is done yet."), "{shown}");

@@ -3,7 +3,7 @@
 
 use super::{Browser, FakeApi, HOSTILE, node};
 use axum::http::StatusCode;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const FORM: &str = "confirmed=1&node=3f9a1c0e~r1~n1&key=k&reason=sticker";
 
@@ -110,4 +110,50 @@ async fn each_fault_is_named_and_every_input_is_kept() {
     assert!(refused.text.contains("5a0b77c1 is no longer there"), "{}", refused.text);
     assert!(orders(&api).is_empty(), "nothing was ordered");
     assert!(!refused.text.contains(HOSTILE));
+}
+
+/// Two machines named `a` and `b`, with 31 labels each.
+fn two_machines() -> FakeApi {
+    let labels: Map<String, Value> = (0..31).map(|key| (format!("k{key}"), json!("v"))).collect();
+    let machine = |id: &str, name: &str| {
+        let mut machine = node();
+        machine["id"] = json!(id);
+        machine["name"] = json!(name);
+        machine["labels"] = Value::Object(labels.clone());
+        machine
+    };
+    FakeApi::of_nodes("operator", vec![machine("3f9a1c0e", "a"), machine("5a0b77c1", "b")])
+}
+
+#[tokio::test]
+async fn form_that_meshd_would_refuse_half_way_changes_no_machine() {
+    let api = two_machines();
+    let mut browser = Browser::signed_in(&api).await;
+    let both = "confirmed=1&node=3f9a1c0e~r1~a&node=5a0b77c1~r1~b&key=k&reason=x";
+    for (inputs, fault) in [
+        ("name-3f9a1c0e=gpu-1&name-5a0b77c1=localhost", "the name `localhost` is not valid"),
+        ("name-3f9a1c0e=gpu-1&name-5a0b77c1=node-3f9a1c0e", "`node-3f9a1c0e` is not valid"),
+        ("name-3f9a1c0e=b&name-5a0b77c1=gpu-2", "the name `b` is taken"),
+        ("labels=x%3D1+y%3D2", "a would have 33 labels"),
+    ] {
+        let refused = browser.post("/ui/inbox/approve", &format!("{both}&{inputs}")).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text);
+        assert!(refused.text.contains(fault), "{fault}: {}", refused.text);
+    }
+    assert!(orders(&api).is_empty(), "nothing was ordered");
+}
+
+#[tokio::test]
+async fn order_does_not_wait_for_the_counts_of_the_navigation() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let asked = |api: &FakeApi| {
+        let requests = api.requests.lock().expect("no panic").clone();
+        requests.iter().filter(|(path, _)| path.starts_with("/v1/status")).count()
+    };
+    let before = asked(&api);
+    browser.post("/ui/inbox/approve", FORM).await;
+    assert_eq!(asked(&api), before);
+    browser.get("/ui/inbox").await;
+    assert!(asked(&api) > before, "a page shows them");
 }

@@ -3,7 +3,8 @@
 use crate::world::{World, eventually};
 use std::process::{Command, Stdio};
 
-/// What rdisc6 hears within so many seconds for one question.
+/// Sends one router solicitation. Returns whether an answer arrives in time, and the output of
+/// rdisc6.
 pub fn ask(world: &World, seconds: u32) -> (bool, String) {
     let mut command = Command::new("rdisc6");
     command

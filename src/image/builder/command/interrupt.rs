@@ -66,7 +66,7 @@ impl Drop for RunningProgram {
     }
 }
 
-/// Starts a program in its own process group. Returns `None` if builds are interrupted, unless the
+/// Starts a program in a new process group. Returns `None` if builds are interrupted, unless the
 /// program removes files of a build.
 pub(super) fn start(
     command: &mut Command,
@@ -78,6 +78,9 @@ pub(super) fn start(
     }
     let child = command.process_group(0).spawn()?;
     let group = Pid::from_child(&child).as_raw_nonzero().get();
-    running.groups.insert(group);
+    // An interrupt ends no removal: it would leave the files of the build.
+    if !is_removal {
+        running.groups.insert(group);
+    }
     Ok(Some((child, RunningProgram(group))))
 }

@@ -135,6 +135,24 @@ fn node_whose_program_ran_before_it_leaves_keeps_the_floor() {
 }
 
 #[test]
+fn node_that_waits_for_a_floor_keeps_the_maintenance_of_an_operator() {
+    let floors = vec!["2".parse().unwrap()];
+    let mut rack = Rack::new(3, RolloutPolicy { floors, ..programs() });
+    rack.machine(0).is_queued = true;
+    rack.run_until(|rack| rack.stage(0) == NodeStage::Draining);
+    rack.machine(1).phase = Phase::Offline;
+    rack.machine(1).is_linked = false;
+    rack.machine(0).is_queued = false;
+    (0..5).for_each(|_| rack.tick(|| false));
+    assert_eq!(rack.machine(0).orders, [], "the floor keeps it in service");
+    rack.machine(0).phase = Phase::Maintenance;
+    rack.run_until(|rack| rack.stage(0).is_final());
+    assert_eq!(rack.stage(0), NodeStage::Done);
+    assert_eq!(rack.machine(0).phase, Phase::Maintenance);
+    assert!(!rack.machine(0).orders.contains(&NodeOrder::Resume));
+}
+
+#[test]
 fn wait_of_a_gate_for_its_turn_is_no_time_of_the_node() {
     let mut rack = Rack::new(1, programs());
     rack.run_until(|rack| rack.stage(0) == NodeStage::Soaking);

@@ -1,4 +1,4 @@
-//! What an order may cost: the VMs with their disks and the tasks of its nodes.
+//! The work that an order affects: the VMs with their disks and the tasks of its nodes.
 
 use super::{Chosen, count_text};
 use crate::{

@@ -178,7 +178,7 @@ mod tests {
         assert!(orders.iter().all(|order| ACTIONS.iter().any(|action| action.word() == **order)));
         orders.sort_unstable();
         orders.dedup();
-        // Pin, boot once and the readiness checks have forms of their own.
+        // Pin, boot once and the readiness checks have separate forms.
         assert_eq!(orders.len() + 3, ACTIONS.len());
     }
 }

@@ -93,8 +93,8 @@ pub(crate) async fn one(
     headers: HeaderMap,
 ) -> Answer {
     let failed = |error| client.failed(&error);
-    let bisection = client.get(api::GET_BISECTION.path([&bisection])).await.map_err(failed)?;
-    let names = client.node_names().await.map_err(failed)?;
+    let search = client.get(api::GET_BISECTION.path([&bisection]));
+    let (bisection, names) = tokio::try_join!(search, client.node_names()).map_err(failed)?;
     let probes: Vec<_> = bisection.probes.iter().map(|probe| probe_row(probe, &names)).collect();
     let title = format!("Bisection {}", bisection.id);
     let content = html! {

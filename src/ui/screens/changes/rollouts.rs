@@ -117,10 +117,13 @@ pub(crate) async fn one(
 ) -> Answer {
     let failed = |error| client.failed(&error);
     let list = || api::LIST_ROLLOUT_NODES.path([&rollout]).with("sort", "wave").with("limit", ROWS);
-    let nodes = client.list(list().with_optional("after", after)).await.map_err(failed)?;
-    let troubled = client.list(list().with("stage", TROUBLED)).await.map_err(failed)?;
-    let active = client.list(list().with("stage", ACTIVE)).await.map_err(failed)?;
-    let rollout = client.get(api::GET_ROLLOUT.path([&rollout])).await.map_err(failed)?;
+    let answers = tokio::try_join!(
+        client.list(list().with_optional("after", after)),
+        client.list(list().with("stage", TROUBLED)),
+        client.list(list().with("stage", ACTIVE)),
+        client.get(api::GET_ROLLOUT.path([&rollout])),
+    );
+    let (nodes, troubled, active, rollout) = answers.map_err(failed)?;
     let rows = |nodes: &[RolloutNodeView]| nodes.iter().map(node_row).collect::<Vec<_>>();
     let title = format!("Rollout {}", rollout.id);
     let content = html! {

@@ -149,8 +149,8 @@ fn last_boot(boot: &BootView) -> Markup {
     }
 }
 
-/// Returns the start of the system to the minute. A duration would stand still while the node is
-/// silent.
+/// Returns the start of the system to the minute. A page would not update a duration while the node
+/// is silent.
 fn up_since(last_seen: Timestamp, beat: &Heartbeat) -> Timestamp {
     let started = last_seen.before(Duration::from_secs(beat.uptime_s)).millis();
     Timestamp::from_millis(started - started.rem_euclid(60_000))

@@ -26,7 +26,7 @@ const MAX_LABELS: usize = 12;
 /// The label that groups the wall, if nodes have it and the address chooses no other.
 const DEFAULT_LABEL: &str = "rack";
 
-/// What the wall groups nodes by.
+/// The property that groups the nodes of the wall.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Grouping {
     Label(String),

@@ -164,7 +164,7 @@ fn run_machines() {
     assert_eq!(tried(&serial, "TRIAL-RELEASED"), "1", "its port and its folder are gone");
 
     // QEMU is killed now, and then the node has no KVM any more.
-    let failed = reaches(rack, SOON, "its death is told", |vm| vm["state"] == "failed");
+    let failed = reaches(rack, SOON, "the crash is reported", |vm| vm["state"] == "failed");
     assert_eq!(failed["failure"]["kind"], "crashed", "{failed}");
     until_written(rack, NODE, "TRIAL-END", SOON);
     takes_no_work(rack, &toml);

@@ -31,7 +31,7 @@ const FLOOD: usize = 1_000_000;
 /// Lines of a paste, 5 bytes each: more than a terminal and the queues of meshd take.
 const PASTED: usize = 200_000;
 
-/// What is before the exit code of a command.
+/// The text before the exit code of a command.
 const EXIT: &str = "[[exit ";
 /// Runs a command, shows its exit code, and stays until the terminal goes: with the end of the
 /// process that controls a terminal, the kernel drops what the other side has not read yet.

@@ -43,30 +43,35 @@ pub(crate) async fn page(
     let operations =
         api::LIST_OPERATIONS.path([]).with("sort", "-accepted_at").with("limit", NEWEST);
     let operations = operations.with_nonempty("after", after);
-    let operations = client.list(operations).await.map_err(failed)?;
-    let mut all: Vec<Work> = operations.rows.iter().map(Work::of_operation).collect();
+    let operations = client.list(operations);
     let mut rest = 0;
-    if after.is_empty() {
-        let found = client.get(api::LIST_ACTIVITIES.path([])).await.map_err(failed)?;
-        let names = client.node_names().await.map_err(failed)?;
+    let (operations, mut all) = if after.is_empty() {
+        let activities = client.get(api::LIST_ACTIVITIES.path([]));
+        let answers =
+            tokio::try_join!(operations, activities, client.node_names(), newest_changes(&client));
+        let (operations, found, names, mut all) = answers.map_err(failed)?;
         rest = found.rest;
         all.extend(found.activities.iter().map(|activity| Work::of_activity(activity, &names)));
-        all.extend(newest_changes(&client).await.map_err(failed)?);
-    }
+        (operations, all)
+    } else {
+        (operations.await.map_err(failed)?, Vec::new())
+    };
+    all.extend(operations.rows.iter().map(Work::of_operation));
     all.sort_by_key(|work| std::cmp::Reverse(work.since));
     let count = |group| all.iter().filter(|work| work.group == group).count();
     let content = html! {
         h1 { "Operations" }
-        div id="groups" data-live {
-            div.counts { @for group in WorkGroup::ALL {
-                a class=(format!("count {}", if count(group) > 0 { group.class() } else { "idle" })) href=(format!("#{}", group.word())) {
-                    strong { (count(group)) } " " (group.title())
-                }
-            } }
-            @if all.is_empty() { (nothing()) }
-            @for group in WorkGroup::ALL {
-                section id=(group.word()) { h2 { (group.title()) } (work::table(&all, group)) }
+        // Separate live parts: the table with the focus is not replaced.
+        div.counts id="counts" data-live { @for group in WorkGroup::ALL {
+            a class=(format!("count {}", if count(group) > 0 { group.class() } else { "idle" })) href=(format!("#{}", group.word())) {
+                strong { (count(group)) } " " (group.title())
             }
+        } }
+        div id="nothing" data-live { @if all.is_empty() { (nothing()) } }
+        @for group in WorkGroup::ALL {
+            section id=(group.word()) data-live { h2 { (group.title()) } (work::table(&all, group)) }
+        }
+        div id="more" data-live {
             @if rest > 0 { p.quiet { (rest) " more are not shown." } }
             @if let Some(next) = &operations.next {
                 p { a.button href=(format!("{PREFIX}/operations?after={}", encoded(next))) { "Older orders" } }
@@ -89,9 +94,8 @@ fn nothing() -> Markup {
 /// Requests the newest rollouts and bisections.
 async fn newest_changes(client: &ApiClient) -> Result<Vec<Work>, ApiError> {
     let rollouts = api::LIST_ROLLOUTS.path([]).with("sort", "-started_at").with("limit", NEWEST);
-    let rollouts = client.get(rollouts).await?;
     let searches = api::LIST_BISECTIONS.path([]).with("sort", "-started_at").with("limit", NEWEST);
-    let searches = client.get(searches).await?;
+    let (rollouts, searches) = tokio::try_join!(client.get(rollouts), client.get(searches))?;
     let rollouts = rollouts.iter().map(Work::of_rollout);
     Ok(rollouts.chain(searches.iter().map(Work::of_bisection)).collect())
 }
@@ -123,10 +127,10 @@ pub(crate) async fn one(
     let failed = |error| client.failed(&error);
     let list = || api::LIST_OPERATION_NODES.path([&operation]);
     let nodes = list().with("sort", "name").with("limit", ROWS).with_optional("after", after);
-    let nodes = client.list(nodes).await.map_err(failed)?;
-    let troubled = client.list(list().with("state", "failed").with("limit", ROWS)).await;
-    let troubled = troubled.map_err(failed)?;
-    let operation = client.get(api::GET_OPERATION.path([&operation])).await.map_err(failed)?;
+    let troubled = list().with("state", "failed").with("limit", ROWS);
+    let order = client.get(api::GET_OPERATION.path([&operation]));
+    let answers = tokio::try_join!(client.list(nodes), client.list(troubled), order);
+    let (nodes, troubled, operation) = answers.map_err(failed)?;
     let rows: Vec<_> = nodes.rows.iter().map(node_row).collect();
     let failures: Vec<_> = troubled.rows.iter().map(node_row).collect();
     let title = format!("{} {}", operation.verb, operation.id);

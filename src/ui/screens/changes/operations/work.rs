@@ -1,4 +1,4 @@
-//! What the page of operations lists: activities, orders, rollouts and bisections, by group.
+//! Rows of the page of operations: activities, orders, rollouts and bisections, by group.
 
 use super::{class_of, progress_of};
 use crate::{
