@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{fleet::LabelValue, operations::NodeOrder};
 use meshd_types::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The result of a step.
 #[derive(Debug, Default)]
@@ -105,8 +105,9 @@ impl<'a> Progress<'a> {
         self.order_drains(drains);
     }
 
-    /// Drains nodes that began in an earlier step: a program ran before, or the order was lost.
-    /// Others may have failed since, so the floors decide again.
+    /// Drains nodes that began in an earlier step: a program ran before, the order was lost, or the
+    /// node serves and returns to what it ran. Others may have failed since, so the floors decide
+    /// again.
     fn order_drains(&mut self, drains: Vec<(NodeId, NodeOrder)>) {
         if drains.is_empty() {
             return;
@@ -116,9 +117,11 @@ impl<'a> Progress<'a> {
             let is_ordering = || inventory.node(record.node).is_none_or(|node| node.is_ordering);
             record.stage != NodeStage::Draining || record.left || is_ordering()
         };
+        let asks: BTreeSet<NodeId> = drains.iter().map(|(id, _)| *id).collect();
         let is_out = |id: NodeId| {
             let record = self.changed.get(&id).or_else(|| self.nodes.get(&id));
-            record.is_some_and(|record| record.stage.is_active() && has_left(record))
+            let is_out = |record: &RolloutNode| record.stage.is_active() && has_left(record);
+            !asks.contains(&id) && record.is_some_and(is_out)
         };
         let policy = self.rollout.policy.clone();
         let selected = self.nodes.keys().copied();

@@ -1,6 +1,8 @@
 //! Points at which a node waits for a program of the site.
 
-use super::{GateVerdict, ProgramOutcome, ProgramPoint, RolloutNode, health::NodeContext};
+use super::{
+    GateVerdict, NodeStage, ProgramOutcome, ProgramPoint, RolloutNode, health::NodeContext,
+};
 use crate::operations::NodeOrder;
 
 /// What a step does for a node.
@@ -57,8 +59,32 @@ pub(super) fn checkpoint(
     result
 }
 
+/// Ends a node that is back, or was. What was done before it left is undone first.
+pub(super) fn call_after_return(
+    record: &mut RolloutNode,
+    context: &NodeContext<'_>,
+    end: impl FnOnce(&mut RolloutNode),
+) -> Option<Action> {
+    let was_called = record.passed.contains(&ProgramPoint::BeforeLeave);
+    let result = if was_called {
+        checkpoint(ProgramPoint::AfterReturn, record, context)
+    } else {
+        Checkpoint::Passed
+    };
+    match result {
+        Checkpoint::Passed => end(record),
+        Checkpoint::Runs | Checkpoint::NotYet => {
+            return Some(Action::Run(ProgramPoint::AfterReturn));
+        }
+        Checkpoint::Failed(reason) => {
+            record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+        }
+    }
+    None
+}
+
 /// Stops the node timeout while the gate waits for its turn: programs of other nodes run, which is
-/// no fault of this node. The record changes when the wait begins and when it ends, not meanwhile.
+/// no fault of this node.
 pub(super) fn exclude_queue_time(
     record: &mut RolloutNode,
     action: Option<&Action>,
@@ -66,9 +92,14 @@ pub(super) fn exclude_queue_time(
 ) {
     let is_queued = context.present.is_some_and(|present| present.is_program_queued)
         && action == Some(&Action::Run(ProgramPoint::Gate));
+    stop_timeout(record, is_queued, context);
+}
+
+/// Stops the node timeout, or lets it go on. The record changes only when the stop begins or ends.
+pub(super) fn stop_timeout(record: &mut RolloutNode, stops: bool, context: &NodeContext<'_>) {
     match record.queued_ms {
-        None if is_queued => record.queued_ms = Some(context.clock_ms()),
-        Some(since) if !is_queued => {
+        None if stops => record.queued_ms = Some(context.clock_ms()),
+        Some(since) if !stops => {
             record.since_ms += context.clock_ms().saturating_sub(since);
             record.queued_ms = None;
         }

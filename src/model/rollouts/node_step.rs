@@ -3,14 +3,11 @@
 use super::{
     NodePresent, NodeSettings, NodeStage, ProgramPoint, Rollout, RolloutNode, RolloutPolicy,
     RolloutTarget, WorkPolicy,
-    checkpoint::{Action, Checkpoint, checkpoint, exclude_queue_time},
+    checkpoint::{Action, Checkpoint, call_after_return, checkpoint, exclude_queue_time},
     health::{NodeContext, is_back, resume, runs_wanted, state_text},
     returning::{self, Return},
 };
-use crate::{
-    fleet::Phase,
-    operations::{DrainPolicy, NodeOrder},
-};
+use crate::{fleet::Phase, operations::NodeOrder};
 
 /// Whether a waiting node can begin.
 #[derive(Debug, PartialEq, Eq)]
@@ -127,12 +124,7 @@ fn drain(
             call_after_return(record, context, end)
         }
         Phase::Online | Phase::Degraded | Phase::Enrolling => {
-            let policy = &context.rollout.policy;
-            let workloads = match policy.workloads {
-                WorkPolicy::Stop => DrainPolicy::Stop,
-                _ => DrainPolicy::Wait,
-            };
-            Some(Action::Order(NodeOrder::Drain { workloads, grace_s: policy.grace_s }))
+            Some(Action::Order(context.rollout.policy.drain_order()))
         }
         // It drains when it returns.
         _ => None,
@@ -158,30 +150,6 @@ fn withdraw(
         return None;
     }
     call_after_return(record, context, RolloutNode::withdraw)
-}
-
-/// Ends a node that is back, or was. What was done before it left is undone first.
-fn call_after_return(
-    record: &mut RolloutNode,
-    context: &NodeContext<'_>,
-    end: impl FnOnce(&mut RolloutNode),
-) -> Option<Action> {
-    let was_called = record.passed.contains(&ProgramPoint::BeforeLeave);
-    let result = if was_called {
-        checkpoint(ProgramPoint::AfterReturn, record, context)
-    } else {
-        Checkpoint::Passed
-    };
-    match result {
-        Checkpoint::Passed => end(record),
-        Checkpoint::Runs | Checkpoint::NotYet => {
-            return Some(Action::Run(ProgramPoint::AfterReturn));
-        }
-        Checkpoint::Failed(reason) => {
-            record.finish(NodeStage::Failed, Some(&reason), context.time.now);
-        }
-    }
-    None
 }
 
 fn reboot(
@@ -222,6 +190,11 @@ fn reboot(
         Return::Complete | Return::Unknown => record.configured = true,
     }
     if !has_rebooted {
+        // A node that serves is not rebooted: the floors know nothing of it.
+        if present.phase == Phase::Online {
+            fail(record, present, context, "another order ended its drain");
+            return None;
+        }
         if is_over(record, context, present) {
             return None;
         }
@@ -349,7 +322,7 @@ fn fail(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'
     record.since_ms = context.clock_ms();
     (record.healthy_ms, record.queued_ms) = (None, None);
     record.wanted = None;
-    (record.configured, record.unpinned) = (false, false);
+    (record.configured, record.unpinned, record.left) = (false, false, false);
     record.passed.remove(&ProgramPoint::AfterReturn);
 }
 

@@ -1,7 +1,10 @@
 //! What a rollout changes, and how many nodes at once.
 
 use super::DailyWindow;
-use crate::fleet::LabelKey;
+use crate::{
+    fleet::LabelKey,
+    operations::{DrainPolicy, NodeOrder},
+};
 use meshd_types::{GroupName, ImageName, ParseError, ProfileName, ProgramName, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
@@ -235,6 +238,15 @@ impl Default for RolloutPolicy {
 }
 
 impl RolloutPolicy {
+    /// Returns the order that takes a node out of service.
+    pub(super) fn drain_order(&self) -> NodeOrder {
+        let workloads = match self.workloads {
+            WorkPolicy::Stop => DrainPolicy::Stop,
+            _ => DrainPolicy::Wait,
+        };
+        NodeOrder::Drain { workloads, grace_s: self.grace_s }
+    }
+
     /// Refuses values out of range.
     pub fn check(&self) -> Result<(), ParseError> {
         let refuse = |what: &str, hint: String| {

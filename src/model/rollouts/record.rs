@@ -203,7 +203,8 @@ pub struct RolloutNode {
     /// Time of the rollout's clock since which the node is healthy, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_ms: Option<u64>,
-    /// Time of the rollout's clock since which the gate waits for its turn, in milliseconds.
+    /// Time of the rollout's clock since which the gate waits for its turn, or a node that returns
+    /// drains, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_ms: Option<u64>,
     /// The rollout ordered the drain of the node, so it returns the node to service. Another rollout

@@ -2,10 +2,10 @@
 
 use super::{
     NodePresent, NodeSettings, NodeStage, ProgramPoint, RolloutNode, RolloutTarget,
-    checkpoint::{Action, Checkpoint, checkpoint},
+    checkpoint::{Action, Checkpoint, call_after_return, checkpoint, stop_timeout},
     health::{NodeContext, is_back, resume, state_text},
 };
-use crate::operations::NodeOrder;
+use crate::{fleet::Phase, operations::NodeOrder};
 
 /// The next change of the boot settings of a node.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,18 +92,57 @@ pub(super) fn advance_return(
         }
         return None;
     }
+    if !has_rebooted && !never_left {
+        return leave(record, present, context);
+    }
     if context.is_late(record.since_ms) {
-        let reason = record.reason.take().unwrap_or_default();
-        let reason = format!("{reason}; it did not return: it is {}", state_text(record, present));
-        record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+        end_unreturned(record, present, context);
         return None;
     }
-    if !has_rebooted && !never_left {
-        let can_reboot = present.is_linked && !present.is_rebooting;
-        if can_reboot {
-            record.wanted = present.next;
-        }
-        return can_reboot.then_some(Action::Order(NodeOrder::Reboot));
-    }
     resume(record, present).map(Action::Order)
+}
+
+/// Reboots a node. A node that serves is drained first, as before its change: the floors decide
+/// when.
+fn leave(
+    record: &mut RolloutNode,
+    present: &NodePresent,
+    context: &NodeContext<'_>,
+) -> Option<Action> {
+    let is_draining = present.phase == Phase::Draining;
+    stop_timeout(record, is_draining, context);
+    record.left |= is_draining || present.phase == Phase::Maintenance;
+    let serves = present.phase == Phase::Online;
+    if is_draining {
+        return None;
+    }
+    if serves && record.left {
+        return call_after_return(record, context, |record| {
+            let reason = record.reason.take().unwrap_or_default();
+            let reason = format!("{reason}; another order ended its drain");
+            record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+        });
+    }
+    if context.is_late(record.since_ms) {
+        let end = |record: &mut RolloutNode| end_unreturned(record, present, context);
+        if serves {
+            return call_after_return(record, context, end);
+        }
+        end(record);
+        return None;
+    }
+    if serves {
+        return Some(Action::Order(context.rollout.policy.drain_order()));
+    }
+    let can_reboot = present.is_linked && !present.is_rebooting;
+    if can_reboot {
+        record.wanted = present.next;
+    }
+    can_reboot.then_some(Action::Order(NodeOrder::Reboot))
+}
+
+fn end_unreturned(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'_>) {
+    let reason = record.reason.take().unwrap_or_default();
+    let reason = format!("{reason}; it did not return: it is {}", state_text(record, present));
+    record.finish(NodeStage::Failed, Some(&reason), context.time.now);
 }

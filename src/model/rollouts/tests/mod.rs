@@ -5,3 +5,4 @@ mod others;
 mod programs;
 mod rack;
 mod random;
+mod returns;

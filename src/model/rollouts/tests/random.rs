@@ -6,7 +6,7 @@
 use super::rack::{Boot, Machine, Rack, generation, policy, profile};
 use crate::{
     fleet::Phase,
-    rollouts::{Amount, NodeStage, RolloutPolicy, RolloutState, check_floors},
+    rollouts::{Amount, NodeStage, ProgramOutcome, RolloutPolicy, RolloutState, check_floors},
 };
 use std::time::{Duration, Instant};
 
@@ -49,11 +49,14 @@ fn run(seed: u32, nodes: u32) {
     let wave = Amount::Percent(1 + u8::try_from(random.below(20)).unwrap());
     let max_failures = u32::try_from(random.below(u64::from(nodes) / 25 + 1)).unwrap();
     let by_rack = random.percent(50).then(|| "rack".parse().unwrap());
+    let gate = random.percent(50).then(|| "jobs".parse().unwrap());
+    let has_gate = gate.is_some();
     let mut rack = Rack::new(
         nodes,
         RolloutPolicy {
             max_failures,
             domain: by_rack,
+            gate,
             node_timeout_s: 1200,
             run_timeout_s: Some(86_400),
             ..policy(wave, Some(floor))
@@ -89,6 +92,10 @@ fn run(seed: u32, nodes: u32) {
                 _ if machine.serves() => machine.phase = Phase::Maintenance,
                 _ => {}
             }
+        }
+        // A node that its gate refuses serves, and returns.
+        if has_gate && rack.outcomes.is_empty() && random.percent(2) {
+            rack.outcomes.push(ProgramOutcome::Failed("slow jobs".to_owned()));
         }
         // Nothing that the process knew survives a kill: only records, and what nodes do.
         let is_killed = random.percent(10);
