@@ -3,6 +3,7 @@
 use crate::{
     Environment,
     console::{Console, ConsoleTarget, Consoles},
+    form::SentForms,
     session::Sessions,
 };
 use axum::{
@@ -16,7 +17,8 @@ use axum::{
 use http_body_util::{BodyExt as _, Limited};
 pub(crate) use meshd_api::segment as encoded;
 use meshd_api::{
-    CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER,
+    BulkDone, CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER,
+    TOTAL_HEADER,
     routes::{Array, GetPath, Json, JsonLines, PostPath, UntypedPost},
 };
 use meshd_types::{Digest, Secret, failpoint};
@@ -28,12 +30,16 @@ use tower::ServiceExt as _;
 
 /// Maximum size of an API response, in bytes.
 const MAX_ANSWER: usize = 64 << 20;
+/// Approvals that were executed, and their results.
+pub(crate) type SentApprovals = SentForms<Result<BulkDone, ApiError>>;
+
 /// API client of one user.
 #[derive(Clone)]
 pub(crate) struct ApiClient {
     pub(crate) environment: Environment,
     pub(crate) consoles: Consoles,
     pub(crate) sessions: Sessions,
+    pub(crate) sent_approvals: SentApprovals,
     /// True if the browser reports that a page of another origin sent the request.
     pub(crate) is_foreign: bool,
     /// Origin of the browser's request, in the form that the API expects.

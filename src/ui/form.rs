@@ -1,6 +1,17 @@
-//! Fields of a submitted form or query.
+//! Fields of a submitted form or query, and the results of forms that were sent.
 
+use meshd_types::Digest;
 use serde::Deserialize;
+use std::{
+    collections::VecDeque,
+    future::{Future, pending},
+    panic::resume_unwind,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::sync::OnceCell;
+
+/// Maximum number of results that are kept. A new one replaces the oldest one.
+const MAX_RESULTS: usize = 64;
 
 /// Fields in the order in which the browser sent them; a name may occur several times.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -21,5 +32,79 @@ impl Fields {
     /// Returns true if a checkbox is ticked.
     pub(crate) fn is_ticked(&self, name: &str) -> bool {
         !self.text(name).is_empty()
+    }
+}
+
+/// A form, and its result once it has one.
+type SentForm<T> = (Digest, Arc<OnceCell<T>>);
+
+/// Results of forms that meshd executes once: a form that is sent again, by a double click or a
+/// reload, has the result of the first one. Lost with the sessions that sent them.
+#[derive(Clone)]
+pub(crate) struct SentForms<T>(Arc<Mutex<VecDeque<SentForm<T>>>>);
+
+impl<T> Default for SentForms<T> {
+    fn default() -> Self {
+        SentForms(Arc::default())
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> SentForms<T> {
+    /// Returns the result of a form, which it may have already. A browser that closes its
+    /// connection, as after a double click, does not end the work. An error is not a result: the
+    /// form may be sent again.
+    pub(crate) async fn execute_once<E: Send + 'static>(
+        &self,
+        form: Digest,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E> {
+        let result = self.result_of(form);
+        let task = async move { result.get_or_try_init(|| work).await.cloned() };
+        match tokio::spawn(task).await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // The program ends.
+                Err(_) => pending().await,
+            },
+        }
+    }
+
+    fn result_of(&self, form: Digest) -> Arc<OnceCell<T>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = all.iter().find(|(sent, _)| *sent == form) {
+            return known.clone();
+        }
+        if all.len() >= MAX_RESULTS {
+            all.pop_front();
+        }
+        let result = Arc::<OnceCell<T>>::default();
+        all.push_back((form, result.clone()));
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn results_are_kept_up_to_a_bound_and_errors_are_not() {
+        let sent = SentForms::default();
+        let form = |number: usize| Digest::of(&number.to_be_bytes());
+        let refused = sent.execute_once(form(0), async { Err::<usize, &str>("no") }).await;
+        assert_eq!(refused, Err("no"));
+        for number in 0..=MAX_RESULTS {
+            assert_eq!(
+                sent.execute_once(form(number), async move { Ok::<_, ()>(number) }).await,
+                Ok(number)
+            );
+        }
+        let again = async |number: usize| {
+            sent.execute_once(form(number), async { Ok::<_, ()>(1000) }).await
+        };
+        assert_eq!(again(1).await, Ok(1));
+        assert_eq!(again(0).await, Ok(1000), "the oldest one is gone");
+        assert_eq!(sent.0.lock().expect("no panic").len(), MAX_RESULTS);
     }
 }

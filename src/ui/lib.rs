@@ -5,7 +5,7 @@
 //! | `assets` | style sheet and script |
 //! | `client` | calls the admin API on behalf of the signed-in user |
 //! | `console` | interactive consoles of VMs |
-//! | `form` | fields of a submitted form |
+//! | `form` | fields of a submitted form, and results of forms that are executed once |
 //! | `request_checks` | checks that precede every page: origin, session, security headers |
 //! | `html` | layout of a page, and its parts: tables, badges, times |
 //! | `names` | names of nodes, shown with their IDs |

@@ -2,7 +2,7 @@
 
 use crate::{
     Environment, PREFIX, assets,
-    client::{ApiClient, ApiError, NavCounts},
+    client::{ApiClient, ApiError, NavCounts, SentApprovals},
     console::Consoles,
     form::Fields,
     html,
@@ -45,6 +45,7 @@ struct Gate {
     pages: Router,
     sessions: Sessions,
     consoles: Consoles,
+    sent_approvals: SentApprovals,
 }
 
 pub(crate) fn router(environment: Environment) -> Router {
@@ -53,6 +54,7 @@ pub(crate) fn router(environment: Environment) -> Router {
         pages: screens::router(),
         sessions: Sessions::default(),
         consoles: Consoles::default(),
+        sent_approvals: SentApprovals::default(),
     };
     // One handler serves all paths: a route of this router would leave its path parameters in the
     // request, and the API counts its parameters.
@@ -206,6 +208,7 @@ impl Gate {
             environment,
             consoles,
             sessions,
+            sent_approvals: self.sent_approvals.clone(),
             is_foreign,
             origin,
             session,

@@ -4,6 +4,7 @@
 use super::{Browser, FakeApi, HOSTILE, node};
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
 const FORM: &str = "confirmed=1&node=3f9a1c0e~r1~n1&key=k&reason=sticker";
 
@@ -156,4 +157,33 @@ async fn order_does_not_wait_for_the_counts_of_the_navigation() {
     assert_eq!(asked(&api), before);
     browser.get("/ui/inbox").await;
     assert!(asked(&api) > before, "a page shows them");
+}
+
+#[tokio::test]
+async fn form_that_is_sent_again_has_the_result_of_the_first() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let mut other_tab =
+        Browser { host: browser.host, ui: browser.ui.clone(), cookie: browser.cookie.clone() };
+    let form = format!("{FORM}&name-3f9a1c0e=gpu-7&profile=compute");
+    // A double click: the browser forgets its first request.
+    let first = browser.post("/ui/inbox/approve", &form);
+    let _ = tokio::time::timeout(Duration::ZERO, first).await;
+    let (second, third) = tokio::join!(
+        browser.post("/ui/inbox/approve", &form),
+        other_tab.post("/ui/inbox/approve", &form)
+    );
+    let reloaded = browser.post("/ui/inbox/approve", &form).await;
+    for shown in [second, third, reloaded] {
+        assert_eq!(shown.status, StatusCode::OK, "{}", shown.text);
+        assert!(shown.text.contains("Done for 1 node"), "{}", shown.text);
+    }
+    let approvals = |api: &FakeApi| {
+        let paths = orders(api).into_iter().map(|(path, _)| path);
+        paths.filter(|path| path == "/v1/bulk/nodes/approve").count()
+    };
+    assert_eq!((approvals(&api), orders(&api).len()), (1, 3), "{:?}", orders(&api));
+    let another = form.replace("key=k", "key=l");
+    assert!(browser.post("/ui/inbox/approve", &another).await.text.contains("Done for 1 node"));
+    assert_eq!(approvals(&api), 2, "another form is another order");
 }

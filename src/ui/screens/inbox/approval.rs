@@ -33,7 +33,7 @@ use meshd_api::{
     routes::{self as api, BulkPost},
 };
 use meshd_model::fleet::MAX_LABELS;
-use meshd_types::{NodeId, is_host_name, is_reserved_host_name};
+use meshd_types::{Digest, NodeId, is_host_name, is_reserved_host_name};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -78,17 +78,15 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
         fields.0.push(("back".to_owned(), back));
     }
     let nodes = actions::read_selection(&fields).map_err(|error| client.failed(&error))?;
-    let inventory = Inventory::load(&client).await.map_err(|error| client.failed(&error))?;
     let shown = Form { fields: &fields, nodes: &nodes };
     if !is_confirmed {
+        let inventory = Inventory::load(&client).await.map_err(|error| client.failed(&error))?;
         return Ok(shown.page(&client, &headers, &inventory, &[]));
     }
-    let settings = match check(&fields, &nodes, &inventory) {
-        Ok(settings) => settings,
-        Err(faults) => return Ok(shown.page(&client, &headers, &inventory, &faults)),
-    };
-    match approve(&client, &fields, &nodes, &inventory, &settings).await {
-        Ok(done) => {
+    let work = execute(client.clone(), fields.clone());
+    let sent = client.sent_approvals.execute_once(digest(&client, &fields), work).await;
+    let faults = match sent {
+        Ok(Ok(done)) => {
             let result = OrderResult {
                 title: "Approve",
                 nodes: &nodes,
@@ -96,14 +94,34 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
                 is_finished: done.finished,
                 way_back: back_link(fields.text("back"), INBOX),
             };
-            Ok(result.page(&client, INBOX, &headers))
+            return Ok(result.page(&client, INBOX, &headers));
         }
-        Err(error) if error.status == StatusCode::UNAUTHORIZED => Err(client.failed(&error)),
-        Err(error) => {
-            let fresh = Inventory::load(&client).await.map_err(|error| client.failed(&error))?;
-            Ok(shown.page(&client, &headers, &fresh, &[error]))
+        Ok(Err(error)) if error.status == StatusCode::UNAUTHORIZED => {
+            return Err(client.failed(&error));
         }
-    }
+        Ok(Err(error)) => vec![error],
+        Err(faults) => faults,
+    };
+    let fresh = Inventory::load(&client).await.map_err(|error| client.failed(&error))?;
+    Ok(shown.page(&client, &headers, &fresh, &faults))
+}
+
+/// Identifies a form: its session and everything that it contains, with its key.
+fn digest(client: &ApiClient, fields: &Fields) -> Digest {
+    let session = client.session.map(|session| session.to_string()).unwrap_or_default();
+    let texts = fields.0.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+    Digest::of_fields(std::iter::once(session.as_bytes()).chain(texts))
+}
+
+/// Executes a submitted form. Returns its faults if nothing was changed, else the result.
+async fn execute(
+    client: ApiClient,
+    fields: Fields,
+) -> Result<Result<BulkDone, ApiError>, Vec<ApiError>> {
+    let nodes = actions::read_selection(&fields).map_err(|error| vec![error])?;
+    let inventory = Inventory::load(&client).await.map_err(|error| vec![error])?;
+    let settings = check(&fields, &nodes, &inventory)?;
+    Ok(approve(&client, &fields, &nodes, &inventory, &settings).await)
 }
 
 /// Returns the name of the input for the name of a machine.
