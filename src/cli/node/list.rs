@@ -11,7 +11,7 @@ use crate::cli::{
 };
 use clap::{Args, ValueEnum};
 use meshd_api::{MachineView, NodeView, routes as api};
-use meshd_model::fleet::{Phase, Selector, label_words};
+use meshd_model::fleet::{ConditionKind, Phase, Selector, label_words};
 use meshd_types::{Hostlist, ProfileName, Timestamp};
 use std::{io::IsTerminal as _, time::Duration};
 
@@ -30,7 +30,7 @@ pub(crate) struct List {
     removed: bool,
     /// List machines that have not appeared instead
     #[arg(long, conflicts_with_all = [
-        "removed", "labels", "selector", "phase", "profile", "find", "sort", "watch",
+        "removed", "labels", "selector", "phase", "condition", "profile", "find", "sort", "watch",
     ])]
     expected: bool,
     /// Add a column with the labels
@@ -42,6 +42,9 @@ pub(crate) struct List {
     /// Show nodes in these phases only, separated by commas
     #[arg(long, value_name = "PHASE", value_delimiter = ',')]
     phase: Vec<Phase>,
+    /// Show nodes with these conditions only, separated by commas
+    #[arg(long, value_name = "CONDITION", value_delimiter = ',')]
+    condition: Vec<ConditionKind>,
     /// Show nodes with these profiles only, separated by commas
     #[arg(long, value_name = "PROFILE", value_delimiter = ',')]
     profile: Vec<ProfileName>,
@@ -178,6 +181,7 @@ impl List {
     fn is_filtered(&self) -> bool {
         !self.nodes.is_empty()
             || !self.phase.is_empty()
+            || !self.condition.is_empty()
             || !self.profile.is_empty()
             || self.find.is_some()
     }
@@ -186,6 +190,7 @@ impl List {
     /// only the displayed nodes.
     fn path(&self, named: Option<&Hostlist>) -> api::GetPath<api::Array<NodeView>> {
         let phases: Vec<&str> = self.phase.iter().map(|phase| phase.as_str()).collect();
+        let conditions: Vec<&str> = self.condition.iter().map(|kind| kind.as_str()).collect();
         let profiles: Vec<&str> = self.profile.iter().map(ProfileName::as_str).collect();
         let list = |names: Vec<&str>| (!names.is_empty()).then(|| names.join(","));
         api::LIST_NODES
@@ -194,6 +199,7 @@ impl List {
             .with_optional("nodes", named)
             .with_optional("label", self.selector.as_ref())
             .with_optional("phase", list(phases))
+            .with_optional("condition", list(conditions))
             .with_optional("profile", list(profiles))
             .with_optional("q", self.find.as_ref())
             .with_optional("sort", self.sort.as_ref())

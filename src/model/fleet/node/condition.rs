@@ -2,6 +2,7 @@
 
 use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 use strum::VariantArray as _;
 
 /// All conditions. An unknown one in the store is an error.
@@ -61,6 +62,18 @@ impl ConditionKind {
 }
 
 as_str!(ConditionKind);
+
+impl FromStr for ConditionKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|kind| kind.as_str() == text);
+        known.ok_or_else(|| {
+            let names = Self::ALL.map(ConditionKind::as_str).join(" ");
+            format!("`{text}` is not a condition; known: {names}")
+        })
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
