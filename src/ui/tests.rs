@@ -124,6 +124,10 @@ impl FakeApi {
             "/v1/status" => texts::status(),
             "/v1/slots" | "/v1/api-tokens" | "/v1/api-tokens/create" => orders::answer(&path),
             "/v1/vms" if query.contains("node=3f9a1c0e") => confirmations::vms(),
+            // Confirmations ask for tasks that have not ended alone.
+            "/v1/tasks" if query.contains("state=starting%2Crunning%2Cending") => {
+                confirmations::tasks()
+            }
             path => changes::answer(path)
                 .or_else(|| inbox::answer(path))
                 .or_else(|| pages::answer(path, &query))

@@ -23,6 +23,14 @@ pub fn vms() -> Value {
     json!([vm])
 }
 
+/// A task that runs on the node.
+pub fn tasks() -> Value {
+    let member = json!({ "node": "3f9a1c0e", "address": "10.0.0.7", "state": "running", "lost": false, "claimed": true });
+    json!([{ "id": "0123abcd", "state": "running", "group": "cfd", "argv": ["/opt/solve"], "ranks_per_node": 1,
+        "launcher": "none", "user": { "uid": 1000 }, "owner": "token:ada", "created_at": "2026-01-01T00:00:00Z",
+        "nodes": [member] }])
+}
+
 /// Sends a form from a page, as browsers do.
 async fn post_from(browser: &Browser, from: &str, path: &str, form: &str) -> String {
     let request = Request::builder().method(Method::POST).uri(path);
@@ -43,7 +51,8 @@ async fn confirmation_names_nodes_vms_and_disks() {
     let mut browser = Browser::signed_in(&FakeApi::new("operator")).await;
     let shown = browser.post("/ui/actions/preview", &format!("action=reboot&{NODE}")).await.text;
     for part in [
-        "Affected: 1 node, 1 VM, 0 tasks, 1 disk",
+        "Affected: 1 node, 1 VM, 1 task, 1 disk",
+        "0123abcd</a> (/opt/solve)",
         "web-1</a> (running), with disks slot:wwn-0x5000 (volume data)",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");

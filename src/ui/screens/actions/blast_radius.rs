@@ -8,7 +8,9 @@ use crate::{
 };
 use maud::{Markup, html};
 use meshd_api::{TaskView, VmView, routes as api};
+use meshd_model::work::task::TaskState;
 use meshd_types::NodeId;
+use std::collections::BTreeSet;
 
 /// Maximum number of VMs, and of tasks, that a page lists for one node.
 const MAX_LISTED: usize = 200;
@@ -25,8 +27,13 @@ pub(super) async fn load(
     client: &ApiClient,
     nodes: &[Chosen<'_>],
 ) -> Result<BlastRadius, ApiError> {
-    let is_chosen = |id: NodeId| nodes.iter().any(|node| node.target.id == id);
-    let (mut vms, mut tasks) = (api::LIST_VMS.path([]), api::LIST_TASKS.path([]));
+    let chosen: BTreeSet<NodeId> = nodes.iter().map(|node| node.target.id).collect();
+    let is_chosen = |id: NodeId| chosen.contains(&id);
+    // A site keeps many more tasks that have ended.
+    let open = TaskState::ALL.into_iter().filter(|state| !state.is_final());
+    let open: Vec<&str> = open.map(TaskState::as_str).collect();
+    let mut vms = api::LIST_VMS.path([]);
+    let mut tasks = api::LIST_TASKS.path([]).with("state", open.join(","));
     if let [node] = nodes {
         vms = vms.with("node", node.target.id);
         tasks = tasks.with("node", node.target.id);
