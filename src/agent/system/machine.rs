@@ -4,6 +4,9 @@ use super::Tree;
 use meshd_proto::{CpuFacts, MemoryFacts, SystemFacts};
 use std::{collections::BTreeSet, time::Duration};
 
+/// `USER_HZ` of Linux on all architectures of nodes: include/asm-generic/param.h.
+const TICKS_PER_SECOND: u64 = 100;
+
 /// Reads the SMBIOS identity.
 pub fn system(tree: &Tree) -> SystemFacts {
     let dmi = |name: &str| tree.read(&format!("/sys/class/dmi/id/{name}")).unwrap_or_default();
@@ -28,6 +31,22 @@ pub fn uptime(tree: &Tree) -> Duration {
     let text = tree.read("/proc/uptime").unwrap_or_default();
     let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok());
     seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+}
+
+/// Returns the time since a process started, by the clock of [`uptime`]: a step of the wall clock
+/// does not change it.
+pub fn process_age(tree: &Tree, process: u32) -> Option<Duration> {
+    let started = started_after(&tree.read(&format!("/proc/{process}/stat"))?)?;
+    uptime(tree).checked_sub(started)
+}
+
+/// Returns the time from the start of the kernel to that of a process: field 22 of
+/// `/proc/PID/stat`, `starttime` in proc_pid_stat(5). The second field is in parentheses, and may
+/// have any character.
+fn started_after(stat: &str) -> Option<Duration> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    Some(Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?))
 }
 
 /// Parses `/proc/cpuinfo`.

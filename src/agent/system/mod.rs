@@ -27,7 +27,7 @@ pub mod user_ids;
 
 pub use addresses::{by_interface, local_addresses};
 pub use devices::{nics, pci_functions};
-pub use machine::{cpu, kernel_boot_id, memory, memory_field, uptime};
+pub use machine::{cpu, kernel_boot_id, memory, memory_field, process_age, uptime};
 pub use pci::{function_of, functions_of_disk, pci_path};
 pub use routes::{Route, routes};
 pub use tree::{Tree, is_file_name};

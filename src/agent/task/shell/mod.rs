@@ -6,6 +6,7 @@
 //! | `guest_enter` | the process that becomes the SSH client of a login at a guest |
 //! | `keys` | what the user types, and that the user leaves |
 //! | `login` | the login shell of root: path and home |
+//! | `login_wait` | waits until the SSH client of a login is logged in |
 //! | `pseudo_terminal` | the terminal of a shell |
 //! | `server_wait` | waits for the SSH server of a guest |
 //! | `shell_enter` | the process that becomes the shell: control group, session, terminal |
@@ -15,6 +16,7 @@
 pub mod guest_enter;
 mod keys;
 mod login;
+mod login_wait;
 mod pseudo_terminal;
 mod server_wait;
 pub mod shell_enter;

@@ -4,6 +4,7 @@
 use super::{
     super::{cgroup::Cgroup, exit_code::exit_code},
     guest_enter::{self, GuestShellExec},
+    login_wait::{self, until_login},
     server_wait::until_server,
     shell_enter,
 };
@@ -116,6 +117,8 @@ async fn run_client(
     let mut command = guest_enter::command(&exec);
     command.arg(&access.program).args(access.client_arguments(&user));
     command.env_clear().env("TERM", order.terminal.as_str()).env("LANG", "C.UTF-8");
+    // It does not keep the terminal open after the login.
+    let login = terminal.try_clone().map_err(failed("cannot copy the terminal"))?;
     let child = start(command, terminal, Stdio::piped());
     let mut child = child.map_err(failed("cannot start the SSH client"))?;
     tracing::info!(vm = %access.uuid, "an administrator logs in to a guest");
@@ -127,6 +130,8 @@ async fn run_client(
         }
         tail
     });
+    let limit = failpoint::time("GUEST_LOGIN", login_wait::LIMIT);
+    until_login(&mut child, login, &user, limit).await?;
     let status = child.wait().await.map_err(failed("cannot wait for the SSH client"))?;
     let messages = timeout(LAST_MESSAGES, messages).await;
     let messages = messages.ok().and_then(Result::ok).unwrap_or_default();

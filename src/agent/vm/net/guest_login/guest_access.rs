@@ -2,7 +2,7 @@
 
 use super::relay_key;
 use crate::{
-    system::{Tree, user_ids},
+    system::{Tree, process_age, user_ids},
     vm::{
         disks::cloud_init_seed,
         host::{config::HostConfig, installed},
@@ -91,14 +91,15 @@ pub fn access(
         let reason = format!("the node has no key for the VM {name}");
         LoginFault::new(reason, "create the VM again: an agent older than VM shells started it")
     })?;
-    let program = installed::program(&Tree::new(&config.root), "ssh").ok_or_else(|| {
+    let tree = Tree::new(&config.root);
+    let program = installed::program(&tree, "ssh").ok_or_else(|| {
         let hint = "add the package openssh-client to the profile, then boot the node again";
         LoginFault::new("the node has no SSH client", hint)
     })?;
     Ok(GuestAccess {
         uuid: spec.uuid,
         address,
-        age: age(files),
+        age: age(files, &tree),
         key: files.relay_key(),
         known_hosts: files.relay_known_hosts(),
         passwd: files.relay_passwd(),
@@ -108,10 +109,10 @@ pub fn access(
     })
 }
 
-/// Returns the time since QEMU wrote its file; a long time if it is unknown.
-fn age(files: &VmPaths) -> Duration {
-    let written = fs::metadata(files.pid()).and_then(|file| file.modified());
-    written.ok().and_then(|written| written.elapsed().ok()).unwrap_or(Duration::MAX)
+/// Returns the time since QEMU started; a long time if it is unknown.
+fn age(files: &VmPaths, tree: &Tree) -> Duration {
+    let process = fs::read_to_string(files.pid()).ok().and_then(|text| text.trim().parse().ok());
+    process.and_then(|process| process_age(tree, process)).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]
@@ -160,7 +161,15 @@ mod tests {
         assert_eq!(access.address, Ipv4Addr::new(172, 30, 0, 9));
         assert_eq!(access.uid, user_ids::RELAYS.start);
         assert_eq!(access.age, Duration::MAX, "its start is unknown");
-        fs::write(files.pid(), "1").expect("written");
-        assert!(of(&good, up, &addresses).expect("it may begin").age < Duration::from_secs(600));
+        fs::write(files.pid(), "7\n").expect("written");
+        fs::create_dir_all(dir.path().join("proc/7")).expect("made");
+        let stat = "7 (qemu 1) (x) S 1 7 7 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 3 0 12050 9 9\n";
+        fs::write(dir.path().join("proc/7/stat"), stat).expect("written");
+        fs::write(dir.path().join("proc/uptime"), "420.75 900.00\n").expect("written");
+        // The file may be of any time: the wall clock may have been stepped.
+        let file = fs::File::open(files.pid()).expect("there");
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
+        let age = of(&good, up, &addresses).expect("it may begin").age;
+        assert_eq!(age, Duration::from_millis(300_250), "the kernel's clock counts");
     }
 }

@@ -53,7 +53,7 @@ fn shell_opens_at_a_debian_guest_that_cloud_init_has_set_up() {
     build(&folder);
     let world = world_with_network();
     let mut machine = Machine::new(&world, &PxeNode::new(&world, NUMBER).boot());
-    machine.start_with_network();
+    machine.start_with_network(&[]);
     world.wait_for_phase("online");
     create(&world, &folder);
     reaches(&machine, "web", "running");

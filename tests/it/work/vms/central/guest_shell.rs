@@ -22,6 +22,11 @@ const ADDRESS: &str = "172.30.0.9";
 /// The machine of no other test: an agent that starts ends the shells of its node, and all tests
 /// have the control groups of one system.
 pub(super) const NUMBER: u8 = 41;
+/// The limit of a login in seconds: any other login of this test takes less.
+const LOGIN_LIMIT: (&str, &str) = ("MESHD_GUEST_LOGIN", "30");
+/// For the configuration of an SSH server that never answers the key of a user.
+const HANGS_AT_THE_LOGIN: &str =
+    "AuthorizedKeysCommand /usr/bin/sleep 90\nAuthorizedKeysCommandUser root\nLoginGraceTime 90\n";
 /// The agent takes the network of a running system only: here it has `/etc`, `/run` and `/sys` of
 /// its own. It has no KVM: that of a machine for tests exists and may not work.
 const OWN_SYSTEM: &str = "set -e
@@ -40,8 +45,8 @@ shift
 exec \"$@\"";
 
 impl Machine<'_> {
-    /// Starts the agent as that of a running system with a private network.
-    pub(super) fn start_with_network(&mut self) {
+    /// Starts the agent as that of a running system with a private network, with these variables.
+    pub(super) fn start_with_network(&mut self, variables: &[(&str, &str)]) {
         // The users of SSH clients pass through it.
         fs::set_permissions(self.root.path(), fs::Permissions::from_mode(0o711)).unwrap();
         let system = self.path("system");
@@ -62,6 +67,7 @@ impl Machine<'_> {
         command.arg("--boot-file").arg(self.path("boot.json"));
         command.arg("--state-dir").arg(self.path("state")).arg("--vm-dir").arg(&self.vms);
         command.arg("--tasks-dir").arg(self.path("tasks")).args(["--reboot", "/bin/true"]);
+        command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.agent = Some(PxeNode::new(self.world, NUMBER).host().spawn(&mut command).unwrap());
     }
@@ -114,6 +120,11 @@ impl Guest {
 
     /// Starts an SSH server with this host key and these keys of root.
     fn ssh(&mut self, host_key: &str, keys: &str) {
+        self.ssh_with(host_key, keys, "");
+    }
+
+    /// Starts an SSH server with further lines of its configuration.
+    fn ssh_with(&mut self, host_key: &str, keys: &str, lines: &str) {
         let key = self.path(host_key);
         if !key.exists() {
             let made = Command::new("ssh-keygen")
@@ -125,7 +136,7 @@ impl Guest {
         fs::write(self.path("keys"), keys).unwrap();
         let config = format!(
             "ListenAddress {ADDRESS}\nHostKey {}\nAuthorizedKeysFile {}\nUsePAM no\nStrictModes no\n\
-             PidFile none\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n",
+             PidFile none\nPasswordAuthentication no\nPermitRootLogin prohibit-password\n{lines}",
             key.display(),
             self.path("keys").display()
         );
@@ -226,7 +237,7 @@ fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
     let sectors = Node::new();
     let digest = super::add(&world, &sectors, BootSector::Deaf, "deaf");
     let mut machine = Machine::new(&world, &PxeNode::new(&world, NUMBER).boot());
-    machine.start_with_network();
+    machine.start_with_network(&[LOGIN_LIMIT]);
     world.wait_for_phase("online");
     let nic = format!("[[nic]]\nbridge = \"mesh-nat0\"\naddress = \"{ADDRESS}\"\n");
     let seed = "[cloud_init]\nuser_data = \"#cloud-config\\n\"\n";
@@ -295,6 +306,12 @@ fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
         &["web", "--user", "root"],
         &["refuses the key of this node for the user root", "--user"],
     );
+    guest.ssh_with("second", "", HANGS_AT_THE_LOGIN);
+    fails(&["web"], &["did not complete the login of root within 30 s", "vm console"]);
+    eventually("its client has ended", || {
+        let found = users(&uuid);
+        if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
+    });
     guest.silent();
     fails(&["web"], &["the SSH server of the guest does not answer", "vm console"]);
     // Leaving does not wait for a guest without a server.
