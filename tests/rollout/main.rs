@@ -8,6 +8,8 @@
 #[allow(dead_code, reason = "shared with the end-to-end tests")]
 mod racks;
 
+mod bisect;
+
 use meshd_lab::{Options, Power, Rack, Shape, Wait};
 use racks::{BOOT, OrEnd, SOON, TestRack, events, kernel_starts, until_phase, up_alone};
 use serde_json::Value;
