@@ -285,6 +285,18 @@ fn truncated_or_foreign_archive_is_refused() {
 }
 
 #[test]
+fn layer_of_umoci_without_an_end_is_read_if_its_digest_is_stated() {
+    let whole = archive(&[file("a", b"content"), file("b", b"content")]);
+    // `umoci insert` ends with the last byte of the last file: the headers are blocks 0 and 2.
+    let layer = &whole[..3 * 512 + b"content".len()];
+    let merged = merge_archives(&[layer], Some(Digest::of(layer))).unwrap();
+    assert_eq!(listing(&merged), listing(&merge(&[&whole]).unwrap()));
+    let of_whole = merge_archives(&[layer], Some(Digest::of(&whole)));
+    assert!(of_whole.is_err(), "it is cut, as its digest shows");
+    assert!(merge(&[layer]).is_err(), "nothing shows that it is whole");
+}
+
+#[test]
 fn written_archive_keeps_modes_owners_links_attributes_and_long_names() {
     let long = format!("usr/{}/{}", "n".repeat(120), "m".repeat(200));
     let capability: &[u8] = b"\x01\0\0\x02\0\x20\0\0";
