@@ -4,7 +4,7 @@ use crate::{
     NODE,
     guest::{DEADLINE, HELLO, Operator, SEEN},
     overlays,
-    racks::{OrEnd, repository, until_written},
+    racks::{OrEnd, repository, until_phase, until_written},
 };
 use meshd_lab::{Rack, Wait};
 use serde_json::Value;
@@ -71,6 +71,8 @@ pub fn run(rack: &Rack, image: &Path, site: &Path) {
     operator.expect_text(&format!("{SEEN}I"));
     drop(operator);
     rack.run_cli(&["vm", "delete", "one", "--yes"]).or_end();
+    // A node takes tasks again when its new agent has reported its checks.
+    until_phase(rack, NODE, "online", DEADLINE);
     // VMs have UUIDs as names; the store of volumes stays.
     let left = "ls /var/lib/machines | grep -E '^[0-9a-f]{8}-'; ls -d /sys/fs/cgroup/meshd-vm-* 2>/dev/null; true";
     rack.wait(DEADLINE, "nothing is left", |rack| {
