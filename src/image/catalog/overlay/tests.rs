@@ -22,7 +22,7 @@ pub(super) fn one(manifest: &str, files: &[&str]) -> tempfile::TempDir {
     root
 }
 
-fn faults(root: &tempfile::TempDir) -> Vec<String> {
+pub(super) fn faults(root: &tempfile::TempDir) -> Vec<String> {
     let Faults(faults) = read_overlays(root.path()).expect_err("has faults");
     let root = format!("{}/", root.path().display());
     faults
@@ -31,7 +31,7 @@ fn faults(root: &tempfile::TempDir) -> Vec<String> {
         .collect()
 }
 
-fn assert_reported(faults: &[String], expected: &[&str]) {
+pub(super) fn assert_reported(faults: &[String], expected: &[&str]) {
     for text in expected {
         assert!(faults.iter().any(|fault| fault.contains(text)), "{text}\nnot in\n{faults:#?}");
     }
@@ -489,25 +489,4 @@ fn faults_of_systems_are_reported() {
     assert_reported(&faults(&root), &expected);
     let root = one("description = \"x\"\n[systemd]\nunits = [\"x.service\"]\n", &[]);
     assert_reported(&faults(&root), &["has files or units for systemd, which `systems` does not"]);
-}
-
-#[test]
-fn empty_unit_is_a_fault() {
-    let manifest =
-        "description = \"x\"\nsystems = [\"systemd\"]\n[systemd]\nunits = [\"x.service\"]\n";
-    let paths = ["etc/systemd/system/x.service", "etc/systemd/system/y.timer", "etc/init.d/z"];
-    let root = one(manifest, &paths);
-    let set = |path: &str, text: &str| {
-        fs::write(root.path().join("one/rootfs").join(path), text).expect("written");
-    };
-    set(paths[0], "");
-    set(paths[2], "");
-    let expected = [
-        "one/rootfs/etc/init.d/z: /etc/init.d/z is empty, so it never starts",
-        "one/rootfs/etc/systemd/system/x.service: /etc/systemd/system/x.service is empty",
-    ];
-    assert_reported(&faults(&root), &expected);
-    set(paths[0], "[Unit]\n");
-    set(paths[2], "#!/sbin/openrc-run\n");
-    assert!(read_overlays(root.path()).is_ok());
 }
