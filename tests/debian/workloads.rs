@@ -71,6 +71,12 @@ pub fn run(rack: &Rack, image: &Path, site: &Path) {
     operator.expect_text(&format!("{SEEN}I"));
     drop(operator);
     rack.run_cli(&["vm", "delete", "one", "--yes"]).or_end();
+    rack.wait(DEADLINE, "the VM is deleted", |rack| {
+        let all = rack.query(&["vm", "list"])?;
+        let is_gone = all.as_array().is_some_and(Vec::is_empty);
+        Ok(Wait::some(is_gone.then_some(()), all.to_string()))
+    })
+    .or_end();
     // A node takes tasks again when its new agent has reported its checks.
     until_phase(rack, NODE, "online", DEADLINE);
     // VMs have UUIDs as names; the store of volumes stays.

@@ -171,7 +171,7 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
     faults.extend(lost.into_iter().filter(|(at, _)| !is_declared(at)).map(|(_, fault)| fault));
     content::check(folder, &entries, faults);
     faults.extend(unsupported(folder, &entries, &declared));
-    faults.extend(empty_services(folder, &entries));
+    faults.extend(empty_units(folder, &entries));
     let reserved = |path: String| {
         let inside = |at: &str| {
             path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -256,19 +256,17 @@ fn unsupported(
     Some(Fault::of_file(folder.join(paths::MANIFEST), what, hint))
 }
 
-/// Reports units and services without content: systemd takes such a unit for a masked one
-/// (systemd.unit(5)), and OpenRC starts nothing.
-fn empty_services(folder: &Path, entries: &Entries) -> Vec<Fault> {
+/// Reports units without content: systemd takes them for masked ones (systemd.unit(5)).
+fn empty_units(folder: &Path, entries: &Entries) -> Vec<Fault> {
     let is_empty = |entry: &OverlayEntry| match &entry.source {
         Source::File(bytes) => bytes.is_empty(),
         _ => false,
     };
-    let is_service = |path: &SafePath| {
+    let is_unit = |path: &SafePath| {
         let path = path.to_string();
-        let unit = path.strip_prefix("/etc/systemd/system/");
-        unit.is_some_and(services::is_unit) || path.starts_with("/etc/init.d/")
+        path.strip_prefix("/etc/systemd/system/").is_some_and(services::is_unit)
     };
-    let found = entries.iter().filter(|(path, entry)| is_empty(entry) && is_service(path));
+    let found = entries.iter().filter(|(path, entry)| is_empty(entry) && is_unit(path));
     let fault = |(path, entry): (&SafePath, &OverlayEntry)| {
         let what = format!("{path} is empty, so it never starts");
         let hint =

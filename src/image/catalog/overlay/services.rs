@@ -85,20 +85,16 @@ mod tests {
     fn empty_unit_is_a_fault() {
         let manifest =
             "description = \"x\"\nsystems = [\"systemd\"]\n[systemd]\nunits = [\"x.service\"]\n";
-        let paths = ["etc/systemd/system/x.service", "etc/systemd/system/y.timer", "etc/init.d/z"];
+        let paths = ["etc/systemd/system/x.service", "etc/systemd/system/y.timer"];
         let root = one(manifest, &paths);
         let set = |path: &str, text: &str| {
             fs::write(root.path().join("one/rootfs").join(path), text).expect("written");
         };
         set(paths[0], "");
-        set(paths[2], "");
-        let expected = [
-            "one/rootfs/etc/init.d/z: /etc/init.d/z is empty, so it never starts",
-            "one/rootfs/etc/systemd/system/x.service: /etc/systemd/system/x.service is empty",
-        ];
+        let expected =
+            ["one/rootfs/etc/systemd/system/x.service: /etc/systemd/system/x.service is empty"];
         assert_reported(&faults(&root), &expected);
         set(paths[0], "[Unit]\n");
-        set(paths[2], "#!/sbin/openrc-run\n");
         assert!(read_overlays(root.path()).is_ok());
     }
 }
