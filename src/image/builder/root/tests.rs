@@ -1,7 +1,5 @@
 //! Tests of sources: layers are merged as containers see them, and bad archives are refused.
 
-mod archive_ends;
-
 use super::{
     contents::ContentStore,
     error::RootFault,
@@ -26,7 +24,7 @@ use tar::EntryType;
 const SMALL: Limits = Limits { entries: 64, bytes: 1 << 20 };
 
 /// An entry of an archive.
-struct Item<'a> {
+pub(super) struct Item<'a> {
     path: &'a str,
     kind: EntryType,
     mode: u32,
@@ -39,7 +37,7 @@ fn item<'a>(path: &'a str, kind: EntryType) -> Item<'a> {
     Item { path, kind, mode: 0o755, content: b"", target: "", attributes: &[] }
 }
 
-fn file<'a>(path: &'a str, content: &'a [u8]) -> Item<'a> {
+pub(super) fn file<'a>(path: &'a str, content: &'a [u8]) -> Item<'a> {
     Item { content, ..item(path, EntryType::Regular) }
 }
 
@@ -56,7 +54,7 @@ fn hard_link<'a>(path: &'a str, target: &'a str) -> Item<'a> {
 }
 
 /// Makes an archive as any program could: names are not checked.
-fn archive(items: &[Item<'_>]) -> Vec<u8> {
+pub(super) fn archive(items: &[Item<'_>]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for item in items {
         let mut header = tar::Header::new_ustar();
@@ -86,18 +84,21 @@ fn archive(items: &[Item<'_>]) -> Vec<u8> {
 }
 
 /// Reads layers, and returns the tree with the folder of its contents.
-struct MergedLayers {
+pub(super) struct MergedLayers {
     tree: RootTree,
     contents: ContentStore,
     used: Used,
     dir: tempfile::TempDir,
 }
 
-fn merge(layers: &[&[u8]]) -> Result<MergedLayers, RootFault> {
+pub(super) fn merge(layers: &[&[u8]]) -> Result<MergedLayers, RootFault> {
     merge_archives(layers, None)
 }
 
-fn merge_archives(layers: &[&[u8]], digest: Option<Digest>) -> Result<MergedLayers, RootFault> {
+pub(super) fn merge_archives(
+    layers: &[&[u8]],
+    digest: Option<Digest>,
+) -> Result<MergedLayers, RootFault> {
     merge_within(SMALL, layers, digest)
 }
 
@@ -123,7 +124,7 @@ fn merge_within(
 }
 
 /// Returns `path content` for files and `path -> target` for links, and paths of folders.
-fn listing(merged: &MergedLayers) -> Vec<String> {
+pub(super) fn listing(merged: &MergedLayers) -> Vec<String> {
     let line = |(path, _, inode): (&[u8], usize, &super::tree::Inode)| {
         let path = String::from_utf8_lossy(path).into_owned();
         match &inode.kind {
