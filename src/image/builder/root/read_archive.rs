@@ -73,7 +73,9 @@ pub(super) struct Used {
 impl Reader<'_> {
     /// Adds an archive and returns its digest.
     pub(super) fn add(&mut self, archive: &Archive) -> Result<Digest, RootFault> {
-        if archive.digest.is_none() {
+        // The digest of another source is that of the file as it is, cut or not.
+        let is_proven = archive.is_layer && archive.digest.is_some();
+        if !is_proven {
             check_end(archive)?;
         }
         read(archive, |entry, path| self.prepare(archive, entry, path))?;
@@ -195,7 +197,8 @@ impl<R: Read> Read for HashingReader<R> {
     }
 }
 
-/// An archive that was cut between two entries reads like a complete one, if no digest is stated.
+/// An archive that was cut between two entries reads like a complete one, unless a digest proves
+/// that it is complete.
 fn check_end(archive: &Archive) -> Result<(), RootFault> {
     let mut file = open(archive)?;
     let mut end = Vec::new();

@@ -112,8 +112,8 @@ fn gate_that_is_not_ready_is_asked_again_after_a_soak_until_the_node_timeout() {
     assert!(reason.ends_with("gate program gate: 2 of 3 jobs ran"), "{reason}");
 }
 
-#[test]
-fn node_whose_program_ran_before_it_leaves_keeps_the_floor() {
+/// Three nodes, of which two must serve. The first one has begun, and another one has failed since.
+fn floor_forbids_its_drain() -> Rack {
     let floors = vec!["2".parse().unwrap()];
     let mut rack = Rack::new(3, RolloutPolicy { floors, ..programs() });
     rack.machine(0).is_queued = true;
@@ -122,6 +122,12 @@ fn node_whose_program_ran_before_it_leaves_keeps_the_floor() {
     rack.machine(1).is_linked = false;
     rack.machine(0).is_queued = false;
     (0..5).for_each(|_| rack.tick(|| false));
+    rack
+}
+
+#[test]
+fn node_whose_program_ran_before_it_leaves_keeps_the_floor() {
+    let mut rack = floor_forbids_its_drain();
     assert_eq!(rack.machine(0).orders, [], "another node has failed since it began");
     assert!(
         rack.waits.as_ref().unwrap().contains("2 of 3 nodes serve, 2 must"),
@@ -136,14 +142,7 @@ fn node_whose_program_ran_before_it_leaves_keeps_the_floor() {
 
 #[test]
 fn node_that_waits_for_a_floor_keeps_the_maintenance_of_an_operator() {
-    let floors = vec!["2".parse().unwrap()];
-    let mut rack = Rack::new(3, RolloutPolicy { floors, ..programs() });
-    rack.machine(0).is_queued = true;
-    rack.run_until(|rack| rack.stage(0) == NodeStage::Draining);
-    rack.machine(1).phase = Phase::Offline;
-    rack.machine(1).is_linked = false;
-    rack.machine(0).is_queued = false;
-    (0..5).for_each(|_| rack.tick(|| false));
+    let mut rack = floor_forbids_its_drain();
     assert_eq!(rack.machine(0).orders, [], "the floor keeps it in service");
     rack.machine(0).phase = Phase::Maintenance;
     rack.run_until(|rack| rack.stage(0).is_final());
