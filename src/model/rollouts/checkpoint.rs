@@ -97,11 +97,11 @@ pub(super) fn exclude_queue_time(
 
 /// Stops the node timeout, or lets it go on. The record changes only when the stop begins or ends.
 pub(super) fn stop_timeout(record: &mut RolloutNode, stops: bool, context: &NodeContext<'_>) {
-    match record.queued_ms {
-        None if stops => record.queued_ms = Some(context.clock_ms()),
+    match record.stopped_ms {
+        None if stops => record.stopped_ms = Some(context.clock_ms()),
         Some(since) if !stops => {
             record.since_ms += context.clock_ms().saturating_sub(since);
-            record.queued_ms = None;
+            record.stopped_ms = None;
         }
         _ => {}
     }

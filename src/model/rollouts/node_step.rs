@@ -231,7 +231,7 @@ fn reboot(
     // A node that is healthy and announced as back is not late, however long that takes. Nor is one
     // whose gate waits for its turn.
     let is_exempt =
-        action == Some(Action::Run(ProgramPoint::AfterReturn)) || record.queued_ms.is_some();
+        action == Some(Action::Run(ProgramPoint::AfterReturn)) || record.stopped_ms.is_some();
     if !is_in_progress || (!is_exempt && is_over(record, context, present)) {
         return None;
     }
@@ -320,7 +320,7 @@ fn fail(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'
     record.finished_at = None;
     record.boot = Some(present.boot.clone());
     record.since_ms = context.clock_ms();
-    (record.healthy_ms, record.queued_ms) = (None, None);
+    (record.healthy_ms, record.stopped_ms) = (None, None);
     record.wanted = None;
     (record.configured, record.unpinned, record.left) = (false, false, false);
     record.passed.remove(&ProgramPoint::AfterReturn);

@@ -203,10 +203,10 @@ pub struct RolloutNode {
     /// Time of the rollout's clock since which the node is healthy, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healthy_ms: Option<u64>,
-    /// Time of the rollout's clock since which the gate waits for its turn, or a node that returns
-    /// drains, in milliseconds.
+    /// Time of the rollout's clock since which the node timeout is stopped, in milliseconds: the
+    /// gate waits for its turn, or a node that returns drains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queued_ms: Option<u64>,
+    pub stopped_ms: Option<u64>,
     /// The rollout ordered the drain of the node, so it returns the node to service. Another rollout
     /// of a bisection may have ordered it. A drain of an operator is not undone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -254,7 +254,7 @@ impl RolloutNode {
             boot: None,
             since_ms: 0,
             healthy_ms: None,
-            queued_ms: None,
+            stopped_ms: None,
             drained: false,
             served: false,
             wanted: None,

@@ -59,9 +59,7 @@ pub(super) fn advance_return(
                     return Some(Action::Order(order));
                 };
                 // A reboot would lead into the same fault again.
-                let reason = record.reason.take().unwrap_or_default();
-                let reason = format!("{reason}; it cannot return: {refusal}");
-                record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+                end_failed(record, &format!("it cannot return: {refusal}"), context);
                 return None;
             }
             Return::Unknown if !context.is_late(record.since_ms) => return None,
@@ -84,11 +82,7 @@ pub(super) fn advance_return(
             Checkpoint::Runs | Checkpoint::NotYet => {
                 return Some(Action::Run(ProgramPoint::AfterReturn));
             }
-            Checkpoint::Failed(why) => {
-                let reason = record.reason.take().unwrap_or_default();
-                let reason = format!("{reason}; {why}");
-                record.finish(NodeStage::Failed, Some(&reason), context.time.now);
-            }
+            Checkpoint::Failed(cause) => end_failed(record, &cause, context),
         }
         return None;
     }
@@ -118,9 +112,7 @@ fn leave(
     }
     if serves && record.left {
         return call_after_return(record, context, |record| {
-            let reason = record.reason.take().unwrap_or_default();
-            let reason = format!("{reason}; another order ended its drain");
-            record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+            end_failed(record, "another order ended its drain", context);
         });
     }
     if context.is_late(record.since_ms) {
@@ -142,7 +134,12 @@ fn leave(
 }
 
 fn end_unreturned(record: &mut RolloutNode, present: &NodePresent, context: &NodeContext<'_>) {
+    let cause = format!("it did not return: it is {}", state_text(record, present));
+    end_failed(record, &cause, context);
+}
+
+/// Ends a node that failed. The cause for which it did not return follows its reason.
+fn end_failed(record: &mut RolloutNode, cause: &str, context: &NodeContext<'_>) {
     let reason = record.reason.take().unwrap_or_default();
-    let reason = format!("{reason}; it did not return: it is {}", state_text(record, present));
-    record.finish(NodeStage::Failed, Some(&reason), context.time.now);
+    record.finish(NodeStage::Failed, Some(&format!("{reason}; {cause}")), context.time.now);
 }

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn tar_that_changes_before_it_is_read_is_refused() {
+    fn tar_that_is_cut_or_changes_before_it_is_read_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("root.tar");
         let recipe = RootRecipe {
@@ -258,5 +258,11 @@ mod tests {
         fs::write(&path, tar_of(b"new")).unwrap();
         let refused = reader.add(&fetched.archives[0]);
         assert!(matches!(&refused, Err(RootFault::Changed(_))), "{refused:?}");
+        // The digest of a file that was cut before proves nothing.
+        let whole = tar_of(b"new");
+        fs::write(&path, &whole[..whole.len() - 512]).unwrap();
+        let cut = fetch(&recipe, &work).unwrap();
+        let refused = reader.add(&cut.archives[0]);
+        assert!(matches!(&refused, Err(RootFault::Archive { .. })), "{refused:?}");
     }
 }

@@ -158,7 +158,7 @@ fn wait_of_a_gate_for_its_turn_is_no_time_of_the_node() {
     rack.machine(0).is_queued = true;
     let begun = rack.rollout.clock();
     let waited = |rack: &Rack| rack.rollout.clock() > begun + Duration::from_secs(2000);
-    rack.run_until(|rack| rack.records[&node_id(0)].queued_ms.is_some());
+    rack.run_until(|rack| rack.records[&node_id(0)].stopped_ms.is_some());
     let records = rack.records.clone();
     rack.run_until(waited);
     assert_eq!(rack.records, records, "nothing is stored while it waits");
