@@ -87,7 +87,12 @@ fn progress(shown: &Value) -> String {
     format!("{} {} {}", of("waiting"), of("done"), shown["rollout"]["state"])
 }
 
-/// Waits until nodes begin or are done, or the rollout ends. Meanwhile the floor holds.
+fn has_ended(shown: &Value) -> bool {
+    ["done", "failed", "aborted"].contains(&shown["rollout"]["state"].as_str().unwrap())
+}
+
+/// Waits until nodes begin or are done, or the rollout has ended: it can end while meshd starts
+/// again after the step before. Meanwhile the floor holds.
 fn step(rack: &Rack, id: &str) -> Value {
     let before = progress(&rack.query(&["rollout", "show", id]).or_end());
     rack.wait(PROGRESS, "the rollout to proceed", |rack| {
@@ -101,9 +106,9 @@ fn step(rack: &Rack, id: &str) -> Value {
         let out = nodes.iter().filter(is_out).count();
         assert!(out <= usize::from(NODES - FLOOR), "{out} nodes are out of service: {nodes:?}");
         let shown = rack.query(&["rollout", "show", id])?;
-        let has_changed = progress(&shown) != before;
+        let is_next = progress(&shown) != before || has_ended(&shown);
         let seen = format!("{:?}", counts(&shown));
-        Ok(Wait::some(has_changed.then_some(shown), seen))
+        Ok(Wait::some(is_next.then_some(shown), seen))
     })
     .or_end()
 }
@@ -113,7 +118,7 @@ fn run(rack: &mut Rack, id: &str, kills: usize) -> Value {
     let mut steps = 0;
     loop {
         let shown = step(rack, id);
-        if ["done", "failed", "aborted"].contains(&shown["rollout"]["state"].as_str().unwrap()) {
+        if has_ended(&shown) {
             assert!(steps >= kills, "it ended after {steps} kills");
             return shown;
         }

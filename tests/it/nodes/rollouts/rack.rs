@@ -102,8 +102,8 @@ impl Rack {
         self.world.json(&["rollout", "show", id, "-o", "json"])
     }
 
-    /// Waits until a number of the rollout changes, or until it ends. Meanwhile machines reboot as
-    /// ordered, and the floor holds.
+    /// Waits until a number of the rollout changes, or until it has ended: it can end while meshd
+    /// starts again after the step before. Meanwhile machines reboot as ordered, and the floor holds.
     pub(super) fn step(&mut self, id: &str) -> Value {
         let progress = |shown: &Value| {
             let head = &shown["rollout"];
@@ -115,19 +115,26 @@ impl Rack {
             let out = self.out_count();
             assert!(out <= OUT, "{out} nodes are out of service");
             let shown = self.show(id);
-            if progress(&shown) == before { Err(shown.to_string()) } else { Ok(shown) }
+            if progress(&shown) != before || has_ended(&shown) {
+                Ok(shown)
+            } else {
+                Err(shown.to_string())
+            }
         })
     }
 
     pub(super) fn run(&mut self, id: &str) -> Value {
         loop {
             let shown = self.step(id);
-            let state = shown["rollout"]["state"].as_str().unwrap();
-            if ["done", "failed", "aborted"].contains(&state) {
+            if has_ended(&shown) {
                 return shown;
             }
         }
     }
+}
+
+fn has_ended(shown: &Value) -> bool {
+    ["done", "failed", "aborted"].contains(&shown["rollout"]["state"].as_str().unwrap())
 }
 
 /// Number of nodes of a rollout in a stage.
