@@ -19,14 +19,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// A request to connect the input of a task.
 pub(super) type InputRequest = (Endpoint, ConsoleId);
 
-/// Copies the input of one operator into a pipe, up to its end. A program that reads no more ends
-/// the copy without an error.
+/// Copies the input of one operator into a pipe, and closes the pipe at the end of the input. A
+/// program that reads no more ends the copy without an error.
 ///
 /// # Errors
-/// The input broke off: the program must not take a part for the whole.
+/// The input broke off. The pipe stays open: the program would take a part for the whole.
 pub(super) async fn feed(
     mut requests: mpsc::Receiver<InputRequest>,
-    pipe: pipe::Sender,
+    pipe: &mut Option<pipe::Sender>,
 ) -> Result<(), String> {
     let request = timeout(CONNECT_TIMEOUT, requests.recv()).await;
     // The first connection is the only one.
@@ -38,10 +38,14 @@ pub(super) async fn feed(
     let connected = connect(&endpoint, console).await;
     let (mut output, mut input) =
         connected.map_err(|error| format!("cannot connect the standard input: {error}"))?;
+    let Some(open) = pipe else { return Ok(()) };
     let copied = tokio::select! {
-        copied = copy(&mut input, pipe) => copied,
+        copied = copy(&mut input, open) => copied,
         error = output.keep_alive() => Err(format!("the standard input broke off: {error}")),
     };
+    if copied.is_ok() {
+        *pipe = None;
+    }
     // The operator may be gone.
     let _ = output.end(None).await;
     copied
@@ -61,5 +65,29 @@ async fn copy(input: &mut UserInput, mut pipe: impl AsyncWrite + Unpin) -> Resul
                 return Err("the standard input broke off before its end".to_owned());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::{self, Read as _},
+        os::fd::OwnedFd,
+    };
+
+    #[tokio::test]
+    async fn input_that_broke_off_leaves_its_pipe_open() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        rustix::io::ioctl_fionbio(&reader, true).expect("set");
+        let sender = pipe::Sender::from_owned_fd(OwnedFd::from(writer)).expect("a pipe");
+        let mut pipe = Some(sender);
+        let (requests, of_task) = mpsc::channel::<InputRequest>(1);
+        drop(requests);
+        feed(of_task, &mut pipe).await.expect_err("nobody connects");
+        let read = reader.read(&mut [0]).expect_err("it has no end").kind();
+        assert_eq!(read, ErrorKind::WouldBlock);
+        drop(pipe);
+        assert_eq!(reader.read(&mut [0]).expect("its end"), 0);
     }
 }

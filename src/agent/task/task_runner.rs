@@ -67,12 +67,15 @@ impl TaskRunner {
     pub async fn run(mut self) {
         let mut forwarders = JoinSet::new();
         let mut release = self.release.clone();
+        let mut input = None;
         let result = tokio::select! {
-            result = self.execute(&mut forwarders) => Some(result),
+            result = self.execute(&mut forwarders, &mut input) => Some(result),
             _ = wait_for_release(&mut release) => None,
         };
         // Background processes of the program end with the task.
         self.cgroup.kill_and_remove().await;
+        // Not earlier: a program would take input that broke off for all of it.
+        drop(input);
         mounts::kill_processes(&self.storage.shm()).await;
         clear_keys(self.user).await;
         if let Some(result) = result {
@@ -99,7 +102,11 @@ impl TaskRunner {
     }
 
     /// Starts the processes of this node and waits for them. Returns the exit code.
-    async fn execute(&mut self, forwarders: &mut JoinSet<()>) -> Result<u8, TaskError> {
+    async fn execute(
+        &mut self,
+        forwarders: &mut JoinSet<()>,
+        input: &mut Option<Sender>,
+    ) -> Result<u8, TaskError> {
         let checked = match self.run.role {
             TaskRole::Ranks { .. } => check_argv(&self.run.argv),
             TaskRole::Head { .. } | TaskRole::Proxy { .. } => check_mpi_argv(&self.run.argv),
@@ -114,7 +121,7 @@ impl TaskRunner {
         match self.run.role.clone() {
             TaskRole::Ranks { count, first } => {
                 let requests = self.input.take().filter(|_| self.run.has_input);
-                self.ranks(count, first, requests, forwarders).await
+                self.ranks(count, first, forwarders, requests.map(|from| (from, input))).await
             }
             TaskRole::Head { hosts, ranks_per_node } => {
                 self.head(&hosts, ranks_per_node, forwarders).await
@@ -196,24 +203,22 @@ impl TaskRunner {
         forwarders.spawn(forward(stream, from, self.events.clone(), self.acked.clone(), message));
     }
 
-    /// Runs the program once per rank. The first failure ends the task.
+    /// Runs the program once per rank. The first failure ends the task. The input of the program
+    /// stays open unless it is complete.
     async fn ranks(
         &self,
         count: u16,
         first: u32,
-        requests: Option<mpsc::Receiver<InputRequest>>,
         forwarders: &mut JoinSet<()>,
+        mut input: Option<(mpsc::Receiver<InputRequest>, &mut Option<Sender>)>,
     ) -> Result<u8, TaskError> {
         let (mut pipes, out) = self.pipes(forwarders)?;
         self.forward(Stream::Out, out, forwarders);
-        let input = match requests {
-            Some(requests) => {
-                let (reader, writer) = std::io::pipe()?;
-                pipes.input = Some(reader);
-                Some((requests, Sender::from_owned_fd(OwnedFd::from(writer))?))
-            }
-            None => None,
-        };
+        if let Some((_, open)) = &mut input {
+            let (reader, writer) = std::io::pipe()?;
+            pipes.input = Some(reader);
+            **open = Some(Sender::from_owned_fd(OwnedFd::from(writer))?);
+        }
         let mut children = JoinSet::new();
         for local in 0..u32::from(count) {
             let env = [
@@ -227,7 +232,7 @@ impl TaskRunner {
         self.report_state(TaskNodeState::Running { launch: None }).await;
         let feeding = async {
             match input {
-                Some((requests, pipe)) => feed(requests, pipe).await,
+                Some((requests, open)) => feed(requests, open).await,
                 None => Ok(()),
             }
         };
