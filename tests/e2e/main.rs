@@ -15,6 +15,7 @@
 mod boot;
 mod browser;
 #[path = "../kit/mod.rs"]
+#[allow(dead_code, reason = "shared with the integration tests")]
 mod kit;
 mod nodes;
 mod overlays;

@@ -1,6 +1,7 @@
 //! What several test programs use.
 
 pub mod browser;
+pub mod redfish;
 
 use std::{env, path::PathBuf};
 

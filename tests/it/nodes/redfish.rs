@@ -2,7 +2,7 @@
 
 use super::power::{Bench, PASSWORD, order, seen_machine, state};
 use crate::{
-    kit::python_tools,
+    kit::{python_tools, redfish},
     world::{World, dhcp::As, eventually, stderr},
 };
 use serde_json::{Value, json};
@@ -16,8 +16,8 @@ use std::{
 /// (resets of this type), `forget` (the boot device). It counts refused logins. The file `fake` has
 /// properties by path; a POST to a path puts its value into the file.
 const PROXY: &str = r#"
-import http.client, http.server, json, os, ssl, sys, time
-folder = sys.argv[1]
+import http.client, http.server, json, os, socket, ssl, sys, time
+folder, address = sys.argv[1:]
 def read(name):
     try:
         return open(os.path.join(folder, name)).read().split()
@@ -71,7 +71,9 @@ class Proxy(http.server.BaseHTTPRequestHandler):
             data, status = json.dumps({**known, **fake[self.path]}).encode(), 200
         self.answer(status, data)
     do_GET = do_POST = do_PATCH = forward
-server = http.server.ThreadingHTTPServer(('127.0.0.1', 443), Proxy)
+class Server(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6 if ':' in address else socket.AF_INET
+server = Server((address, 443), Proxy)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(os.path.join(folder, 'cert.pem'), os.path.join(folder, 'key.pem'))
 server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -90,48 +92,17 @@ impl Drop for Emulator {
     }
 }
 
-fn openssl(bench: &Bench, words: &str) -> String {
-    let output =
-        Command::new("openssl").args(words.split(' ')).current_dir(&bench.0).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Makes an authority, and a certificate for 127.0.0.1. Returns the SHA-256 of the certificate.
-fn make_certificate(bench: &Bench) -> String {
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-    openssl(bench, &format!("req -x509 {key} -days 30 -subj /CN=bmcs -keyout ca.key -out ca.pem"));
-    openssl(bench, &format!("req -new {key} -subj /CN=bmc -keyout key.pem -out request.pem"));
-    bench.write("extensions", "subjectAltName=IP:127.0.0.1\n");
-    openssl(
-        bench,
-        "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -days 30 -extfile extensions -out cert.pem",
-    );
-    let text = openssl(bench, "x509 -in cert.pem -noout -fingerprint -sha256");
-    text.trim().split('=').nth(1).unwrap().to_owned()
-}
-
 fn start_emulator(world: &World, bench: &Bench) -> Emulator {
-    let folder = bench.0.display();
-    let python = python_tools().join("bin/python");
-    let hash = "import bcrypt, sys; print('meshd:' + bcrypt.hashpw(sys.argv[1].encode(), bcrypt.gensalt(4)).decode())";
-    let hash = Command::new(&python).args(["-c", hash, PASSWORD]).output().unwrap();
-    assert!(hash.status.success(), "{}", stderr(&hash));
-    bench.write("htpasswd", &String::from_utf8(hash.stdout).unwrap());
-    fs::create_dir_all(bench.0.join("state")).unwrap();
-    bench.write(
-        "sushy.conf",
-        &format!(
-            "SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_LISTEN_IP = '127.0.0.1'\nSUSHY_EMULATOR_LISTEN_PORT = 8001\n\
-             SUSHY_EMULATOR_SSL_CERT = '{folder}/cert.pem'\nSUSHY_EMULATOR_SSL_KEY = '{folder}/key.pem'\n\
-             SUSHY_EMULATOR_AUTH_FILE = '{folder}/htpasswd'\nSUSHY_EMULATOR_STATE_DIR = '{folder}/state'\n"
-        ),
-    );
+    start_emulator_at(world, bench, "127.0.0.1")
+}
+
+/// Starts a BMC with this address.
+fn start_emulator_at(world: &World, bench: &Bench, address: &str) -> Emulator {
+    let mut emulator = redfish::emulator(&bench.0, PASSWORD, "");
     bench.write("proxy.py", PROXY);
-    let mut emulator = Command::new(python_tools().join("bin/sushy-emulator"));
-    emulator.arg("--config").arg(bench.0.join("sushy.conf"));
-    let mut proxy = Command::new(&python);
-    proxy.arg(bench.0.join("proxy.py")).arg(&bench.0);
+    let python = python_tools().join("bin/python");
+    let mut proxy = Command::new(python);
+    proxy.arg(bench.0.join("proxy.py")).arg(&bench.0).arg(address);
     let start = |command: &mut Command| {
         let log = fs::File::options().create(true).append(true).open(bench.0.join("log")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -158,11 +129,16 @@ fn cycles(bench: &Bench) -> usize {
     requests.lines().filter(is_cycle).count()
 }
 
+/// Requests to power the machine on.
+fn power_ons(bench: &Bench) -> usize {
+    bench.read("requests").matches("\"On\"").count()
+}
+
 #[test]
 fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
     let mut world = World::prepared("approve");
     let bench = Bench::new(&world);
-    let certificate = make_certificate(&bench);
+    let certificate = redfish::make_certificate(&bench.0);
     let rule = format!(
         "nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{certificate}\"]\n"
     );
@@ -203,6 +179,19 @@ fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
     assert!(code == Some(0) && text.contains("1 done"), "{text}");
     assert!(bench.read("requests").contains("ForceOff"), "{}", bench.read("requests"));
 
+    // It accepts a request and does nothing: the request is repeated.
+    bench.write("lie", "ignore");
+    until_state(&world, &bench, "off");
+    let before = power_ons(&bench);
+    let (code, text) =
+        order(&world, &["node", "power", "on", "gpu001"], || match power_ons(&bench) - before {
+            0 => {}
+            1 => bench.write("lie", ""),
+            _ => drop(machine.dhcp(As::Ipxe)),
+        });
+    assert!(code == Some(0) && text.contains("1 done"), "{text} {}", bench.read("log"));
+    assert_eq!(power_ons(&bench) - before, 2, "{}", bench.read("requests"));
+
     let (code, text) = order(&world, &["node", "boot-device", "pxe", "gpu001"], || {});
     assert_eq!(code, Some(0), "{text}");
     bench.write("lie", "forget");
@@ -222,7 +211,7 @@ fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
     }
     assert_eq!(bench.read("refusals").lines().count(), 1);
     bench.write_password(PASSWORD, 0o600);
-    until_state(&world, &bench, "off");
+    until_state(&world, &bench, "on");
     let secret = PASSWORD.as_bytes();
     let stored = world.state_bytes();
     assert!(!stored.windows(secret.len()).any(|part| part == secret), "the password is stored");
@@ -232,7 +221,7 @@ fn machine_is_switched_by_redfish_through_a_proxy_that_lies() {
 fn bmc_with_another_certificate_gets_no_password() {
     let mut world = World::prepared("approve");
     let bench = Bench::new(&world);
-    make_certificate(&bench);
+    redfish::make_certificate(&bench.0);
     let other = "00".repeat(32);
     let rule =
         format!("nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{other}\"]\n");
@@ -254,10 +243,30 @@ fn bmc_with_another_certificate_gets_no_password() {
 }
 
 #[test]
+fn bmc_with_an_ipv6_address_only_is_switched_by_redfish() {
+    let mut world = World::prepared("approve");
+    let bench = Bench::new(&world);
+    let certificate = redfish::make_certificate(&bench.0);
+    let rule =
+        format!("nodes = [\"gpu001\"]\naddress = \"::1\"\ncertificates = [\"{certificate}\"]\n");
+    world.edit_site("[defaults]", &bench.sections("redfish", &rule));
+    world.start();
+    let _emulator = start_emulator_at(&world, &bench, "::1");
+    let machine = seen_machine(&world, 1, "gpu001");
+    until_state(&world, &bench, "off");
+    let (code, text) = order(&world, &["node", "power", "on", "gpu001"], || {
+        if power_ons(&bench) > 0 {
+            machine.dhcp(As::Ipxe);
+        }
+    });
+    assert!(code == Some(0) && text.contains("1 done"), "{text} {}", bench.read("log"));
+}
+
+#[test]
 fn sensors_events_and_versions_are_read_by_redfish() {
     let mut world = World::prepared("approve");
     let bench = Bench::new(&world);
-    let certificate = make_certificate(&bench);
+    let certificate = redfish::make_certificate(&bench.0);
     let rule = format!(
         "nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{certificate}\"]\n"
     );

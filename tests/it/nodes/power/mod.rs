@@ -5,16 +5,21 @@
 //! | --- | --- |
 //! | here | orders of the command line, to their effect |
 //! | `console_logs` | consoles of booting machines, in the logs of their boots |
+//! | `fenced` | a hung node whose power is cut, and its VM |
+//! | `many` | 200 machines, from a list to their approval |
 //! | `reports` | sensors, event log and versions |
 //! | `stall_retries` | stalled boots that meshd retries by the BMC |
 //! | `steps` | orders beside other work, with a clock that is turned by hand |
 
 mod console_logs;
+mod fenced;
+mod many;
 mod reports;
 mod stall_retries;
 mod steps;
 
 use crate::world::{World, dhcp::As, eventually, node::PxeNode, stderr, write_program};
+use meshd_lab::Namespace;
 use serde_json::Value;
 use std::{
     fs,
@@ -126,9 +131,14 @@ impl IpmiSim {
 
     /// Starts with further lines of `lan.conf`.
     fn start_with(world: &World, bench: &Bench, more: &str) -> Self {
+        Self::start_at(&world.central, "127.0.0.1", bench, more)
+    }
+
+    /// Starts inside of a namespace, with an address of it.
+    fn start_at(inside: &Namespace, address: &str, bench: &Bench, more: &str) -> Self {
         let chassis = bench.0.join("chassis");
         let lan = format!(
-            "name \"lab\"\nset_working_mc 0x20\nstartlan 1\naddr 127.0.0.1 623\npriv_limit admin\n\
+            "name \"lab\"\nset_working_mc 0x20\nstartlan 1\naddr {address} 623\npriv_limit admin\n\
              allowed_auths_admin none md2 md5 straight\nguid a123456789abcdefa123456789abcdef\nendlan\n{more}\
              chassis_control \"{} 0x20\"\nuser 2 true \"meshd\" \"{PASSWORD}\" admin 10 none md2 md5 straight\n",
             chassis.display()
@@ -144,7 +154,7 @@ impl IpmiSim {
         command.arg("-f").arg(bench.0.join("sim.emu")).arg("-s").arg(&state);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         fs::create_dir_all(&state).unwrap();
-        IpmiSim(world.central.spawn(&mut command).unwrap())
+        IpmiSim(inside.spawn(&mut command).unwrap())
     }
 }
 

@@ -6,7 +6,7 @@ mod console;
 mod manager;
 mod disk;
 mod firmware;
-mod guest;
+pub mod guest;
 mod paused;
 pub mod isolated;
 pub mod linux;

@@ -60,6 +60,11 @@ impl<'a> Machine<'a> {
     }
 
     pub fn start(&mut self) {
+        self.start_on(1);
+    }
+
+    /// Starts the agent on the machine with this number.
+    pub fn start_on(&mut self, number: u8) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = Command::new(program(env!("CARGO_BIN_EXE_mesh-agent")));
         command
@@ -71,7 +76,17 @@ impl<'a> Machine<'a> {
         command.arg("--state-dir").arg(self.path("state")).arg("--root").arg(self.path("root"));
         command.arg("--vm-dir").arg(&self.vms).args(["--reboot", "/bin/true"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        self.agent = Some(PxeNode::new(self.world, 1).host().spawn(&mut command).unwrap());
+        self.agent = Some(PxeNode::new(self.world, number).host().spawn(&mut command).unwrap());
+    }
+
+    /// Process ID of its agent.
+    pub fn id(&self) -> i32 {
+        self.agent.as_ref().unwrap().id().try_into().unwrap()
+    }
+
+    /// Waits for the end of its agent, which something else kills.
+    pub fn wait_for_end(&mut self) {
+        self.agent.take().unwrap().wait().unwrap();
     }
 
     pub(super) fn kill(&mut self) {
@@ -80,11 +95,11 @@ impl<'a> Machine<'a> {
         agent.wait().unwrap();
     }
 
-    pub(super) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    pub(super) fn qemu(&self, uuid: &str) -> i32 {
+    pub fn qemu(&self, uuid: &str) -> i32 {
         let pid = fs::read_to_string(self.vms.join(uuid).join("qemu.pid")).unwrap();
         pid.trim().parse().unwrap()
     }
@@ -159,7 +174,7 @@ pub fn prepared(policy: &str) -> World {
     world
 }
 
-pub(super) fn done(world: &World, args: &[&str]) -> String {
+pub fn done(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -172,7 +187,7 @@ pub(super) fn refused(world: &World, args: &[&str]) -> String {
 }
 
 /// Writes a vm.toml.
-fn vm_toml(world: &World, name: &str, digest: &str) -> String {
+pub fn vm_toml(world: &World, name: &str, digest: &str) -> String {
     let text = format!(
         "name = \"{name}\"\nvcpus = 1\nmemory = \"64M\"\nallow_tcg = true\n\
          [[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"\n"
@@ -196,7 +211,7 @@ pub fn reaches(machine: &Machine<'_>, name: &str, state: &str) -> Value {
     })
 }
 
-pub(super) fn add(world: &World, node: &Node, guest: Guest, name: &str) -> String {
+pub fn add(world: &World, node: &Node, guest: Guest, name: &str) -> String {
     let digest = node.image(guest).to_string();
     let file = node.path().join("images").join(&digest);
     let printed = done(world, &["volume", "add", file.to_str().unwrap(), "--name", name]);
