@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::{cmp::Reverse, fmt, path::PathBuf};
 
 /// A fault of a configuration file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Fault {
+    #[schema(value_type = String)]
     pub file: PathBuf,
     /// Line from 1; 0 for the whole file.
     pub line: usize,

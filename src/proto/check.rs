@@ -16,6 +16,7 @@ const MARK: &str = "MESH_CHECK";
 
 /// The result of one readiness check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Check {
     /// Stable name: `services`, `identity`, `clock`...
     pub name: String,
@@ -35,6 +36,7 @@ pub struct Check {
 )]
 #[serde(rename_all = "UPPERCASE")]
 #[strum(serialize_all = "UPPERCASE")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum CheckStatus {
     Pass,
     Warn,
@@ -90,6 +92,7 @@ pub fn tally(checks: &[Check]) -> (usize, usize) {
 
 /// The report of `mesh-agent doctor` and `meshd node doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DoctorReport {
     /// Time of the run or of its report.
     pub at: Timestamp,

@@ -11,6 +11,7 @@ pub const MAX_DEVICES: usize = 1024;
 /// The facts of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Facts {
     /// SMBIOS identity.
     pub system: SystemFacts,
@@ -73,6 +74,7 @@ impl Facts {
 /// The file system of VMs and their volumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct StoreFacts {
     pub kind: StoreKind,
     /// Size in bytes. For tmpfs this is a limit, not reserved memory.
@@ -87,6 +89,7 @@ pub const STORE_STEP: u64 = 64 << 20;
 /// The medium of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum StoreKind {
     #[default]
     Disk,
@@ -97,6 +100,7 @@ pub enum StoreKind {
 /// SMBIOS (DSP0134) identity as Linux shows it under `/sys/class/dmi/id`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SystemFacts {
     /// `product_uuid`.
     pub uuid: Option<SystemUuid>,
@@ -116,6 +120,7 @@ pub struct SystemFacts {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CpuFacts {
     /// `model name`.
     pub model: String,
@@ -133,6 +138,7 @@ pub struct CpuFacts {
 /// Memory in KiB, from `/proc/meminfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct MemoryFacts {
     /// `MemTotal`.
     pub total_kib: u64,
@@ -143,6 +149,7 @@ pub struct MemoryFacts {
 /// One whole disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DiskFacts {
     /// Kernel name; may change at each boot.
     pub name: String,
@@ -188,6 +195,7 @@ impl DiskFacts {
 /// A slot proposal for an operator: a unit with the nearest disk and fabric device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SlotFacts {
     /// The first function of the unit.
     pub unit: String,
@@ -204,6 +212,7 @@ pub struct SlotFacts {
 /// One physical network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct NicFacts {
     /// Kernel name.
     pub name: String,
@@ -214,12 +223,14 @@ pub struct NicFacts {
     pub speed_mbps: Option<u32>,
     /// Driver of the underlying device.
     pub driver: Option<String>,
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub addresses: Vec<IpAddr>,
 }
 
 /// Software versions, and the boot session, generation and profile of the overlay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Versions {
     /// Version, commit and build time of mesh-agent.
     pub agent: String,

@@ -12,6 +12,7 @@ pub const MAX_MEMBERS: usize = 64;
 /// One PCI function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PciFacts {
     /// `0000:01:00.0`.
     pub address: String,
@@ -35,6 +36,7 @@ pub struct PciFacts {
 /// Virtual functions (SR-IOV) of one PCI function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SriovFacts {
     /// `sriov_totalvfs`.
     pub total: u32,
@@ -46,6 +48,7 @@ pub struct SriovFacts {
 /// whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct UnitFacts {
     /// IOMMU group; absent without IOMMU or if the function is missing.
     pub group: Option<u32>,
@@ -64,6 +67,7 @@ pub struct UnitFacts {
 /// The kind of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum UnitKind {
     /// One device, or several that share an IOMMU group.
     #[default]
@@ -79,6 +83,7 @@ pub enum UnitKind {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum UnitState {
     /// Not bound to vfio-pci, or the kernel refuses the assignment.
     #[default]

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum LogSource {
     /// `/dev/kmsg`: kernel messages, with the seconds since the start of the kernel.
     Kernel,

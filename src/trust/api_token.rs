@@ -13,6 +13,7 @@ const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
 /// Role of a token. Each role includes all earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[derive(utoipa::ToSchema)]
 pub enum Role {
     /// Reads everything except overlays, which contain secrets.
     Viewer,

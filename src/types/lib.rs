@@ -21,6 +21,9 @@
 
 #[doc(hidden)]
 pub use serde;
+#[cfg(feature = "schema")]
+#[doc(hidden)]
+pub use utoipa;
 
 mod architecture;
 mod digest;
@@ -98,8 +101,8 @@ macro_rules! debug_as_text {
     };
 }
 
-/// Implements serde by `Display` and `FromStr`, so that a value has one text form in files,
-/// messages and output.
+/// Implements serde and the schema by `Display` and `FromStr`, so that a value has one text form in
+/// files, messages and output.
 #[macro_export]
 macro_rules! serde_as_text {
     ($type:ty) => {
@@ -121,5 +124,28 @@ macro_rules! serde_as_text {
                 text.parse().map_err($crate::serde::de::Error::custom)
             }
         }
+        $crate::schema_as_text!($type);
     };
+}
+
+/// Implements the JSON Schema of a type that is a text in JSON.
+#[cfg(feature = "schema")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! schema_as_text {
+    ($type:ty) => {
+        impl $crate::utoipa::PartialSchema for $type {
+            fn schema() -> $crate::utoipa::openapi::RefOr<$crate::utoipa::openapi::schema::Schema> {
+                <String as $crate::utoipa::PartialSchema>::schema()
+            }
+        }
+        impl $crate::utoipa::ToSchema for $type {}
+    };
+}
+
+#[cfg(not(feature = "schema"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! schema_as_text {
+    ($type:ty) => {};
 }

@@ -6,6 +6,7 @@ use std::fmt;
 /// Wraps a token, key or capability so that `Debug`, `Display` and logs show `[secret]`.
 #[derive(Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {

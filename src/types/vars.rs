@@ -60,6 +60,7 @@ super::serde_as_text!(VarName);
 /// a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum VarValue {
     /// `true` or `false`.
     Bool(bool),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
 /// A new VM. Settings that are absent come from its template.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewVm {
     pub name: VmName,
@@ -48,13 +48,14 @@ pub struct NewVm {
 }
 
 /// A NIC of a new VM; see [`Nic`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewNic {
     /// MAC address; the central node assigns one if it is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<InterfaceName>,

@@ -119,7 +119,7 @@ impl VmRequest {
 }
 
 /// The requested units.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct UnitsRequest {
     /// All units of the node, including NVSwitches.
@@ -189,7 +189,7 @@ impl fmt::Display for UnitSelector {
 serde_as_text!(UnitSelector);
 
 /// The action on a VM when its node is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnNodeLoss {
     /// Wait for the node, or for an operator.

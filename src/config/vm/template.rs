@@ -27,7 +27,7 @@ pub(super) const PLACEHOLDER_MEMORY: ByteSize = ByteSize::from_mib(1024);
 pub type VmTemplates = BTreeMap<TemplateName, VmTemplate>;
 
 /// Default values of keys in vm.toml.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VmTemplate {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum ActivityKind {
     Boot,
     Reboot,
@@ -44,6 +45,7 @@ pub enum ActivityKind {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum ObjectKind {
     Node,
     /// A booting machine that is not identified yet.
@@ -59,6 +61,7 @@ pub enum ObjectKind {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum ActivityState {
     /// The activity cannot proceed without an operator, or it is retried.
     Failed,

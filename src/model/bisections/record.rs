@@ -14,6 +14,7 @@ const MAX_REASON: usize = 500;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum BisectionState {
     Running,
     /// The result is known; the nodes return to what they ran.
@@ -43,6 +44,7 @@ as_str!(BisectionState);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum ProbeVerdict {
     Good,
     Bad,

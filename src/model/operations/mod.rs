@@ -68,6 +68,7 @@ pub struct Operation {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum OperationState {
     /// At least one node is pending or running.
     Running,

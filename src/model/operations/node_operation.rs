@@ -13,6 +13,7 @@ const MAX_REASON: usize = 500;
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum NodeOperationState {
     /// Nothing was done.
     Pending,

@@ -1,11 +1,12 @@
 //! What an order wants of a node.
 
 use crate::fleet::LabelChange;
-use meshd_types::{BootDevice, PowerAction, ProfileName, VarName, Vars};
+use meshd_types::{BootDevice, PowerAction, ProfileName, VarName, VarValue};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Policy of a drain for running workloads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainPolicy {
     /// The drain waits until the workloads end.
@@ -16,7 +17,7 @@ pub enum DrainPolicy {
 }
 
 /// An order to a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum NodeOrder {
     /// `moved`: the node was moved to another relay port.
@@ -40,7 +41,7 @@ pub enum NodeOrder {
         profile: ProfileName,
     },
     ChangeVars {
-        set: Vars,
+        set: BTreeMap<VarName, VarValue>,
         unset: Vec<VarName>,
     },
     Label {

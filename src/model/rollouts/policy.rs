@@ -108,6 +108,7 @@ meshd_types::serde_as_text!(Floor);
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum WorkPolicy {
     /// The node takes no new work, and leaves when its work has ended.
     #[default]
@@ -123,7 +124,7 @@ pub enum WorkPolicy {
 as_str!(WorkPolicy);
 
 /// What the nodes of a rollout change to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(tag = "to", rename_all = "snake_case")]
 pub enum RolloutTarget {
     /// Each node reboots into what it boots next. Pins stay.
@@ -164,7 +165,7 @@ fn is_one(number: &u32) -> bool {
 }
 
 /// How a rollout proceeds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(default)]
 pub struct RolloutPolicy {
     /// Number of nodes of the first wave.

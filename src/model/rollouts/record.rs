@@ -14,6 +14,7 @@ const MAX_REASON: usize = 500;
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum RolloutState {
     Running,
     /// No further node begins; nodes in progress are finished.
@@ -95,6 +96,7 @@ impl Rollout {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum NodeStage {
     /// Nothing was done.
     Waiting,

@@ -67,6 +67,7 @@ pub const VOLUMES_CHECK: &str = "images";
 /// Configuration of readiness checks in a profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CheckPolicy {
     /// Checks with another rule than `on`, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -81,6 +82,7 @@ pub struct CheckPolicy {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum CheckRule {
     /// The node does not become online.
     #[default]
@@ -96,6 +98,7 @@ serialised_name!(CheckRule);
 /// Thresholds of checks; `None` selects the default of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Thresholds {
     /// Minimum available memory in MiB; less is a failure.
     #[serde(skip_serializing_if = "Option::is_none")]

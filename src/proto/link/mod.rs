@@ -171,6 +171,7 @@ pub struct Welcome {
 /// Sign of life, with values that change quickly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Heartbeat {
     /// Seconds since the kernel started.
     pub uptime_s: u64,
@@ -188,6 +189,7 @@ pub struct Heartbeat {
 /// Utilisation of a node since its last measurement. Unknown values are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Usage {
     /// Busy time of all processors, percent.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -30,6 +30,7 @@ pub struct OutputStored {
 /// The stream that a program writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Stream {
     /// Standard output.
     Out,
@@ -40,6 +41,7 @@ pub enum Stream {
 /// Bytes, sent as text if they are UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Piece {
     Text(String),
     /// Other bytes, in hexadecimal.

@@ -8,6 +8,7 @@ use std::{fmt, str::FromStr};
 /// The action on the content of a disk when its VM is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum OnRelease {
     Keep,
     /// Overwrites or discards the whole disk; it reads as zero afterwards.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Capabilities of a node for VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Hosting {
     /// QEMU for the architecture of the node is installed.
     pub qemu: bool,
@@ -30,6 +31,7 @@ pub struct Hosting {
 /// A NUMA node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct NumaFacts {
     pub id: u32,
     pub threads: u32,
@@ -40,6 +42,7 @@ pub struct NumaFacts {
 /// Huge pages of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HugepageFacts {
     /// Absent without NUMA.
     pub numa_node: Option<u32>,

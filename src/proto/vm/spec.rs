@@ -98,6 +98,7 @@ impl VmSpec {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum MachineType {
     /// PCI Express; required for units and Secure Boot.
     #[default]
@@ -108,6 +109,7 @@ pub enum MachineType {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum Firmware {
     #[default]
     Bios,
@@ -117,6 +119,7 @@ pub enum Firmware {
 
 /// A disk of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Volume {
     /// Serial number of the disk in the guest.
     pub name: VolumeName,
@@ -127,6 +130,7 @@ pub struct Volume {
 /// Content and backing of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum VolumeSource {
     /// A read-only base image. Guest writes go to an overlay file that is deleted when the VM is
     /// released.
@@ -188,6 +192,7 @@ impl VolumeSource {
 
 /// Data for cloud-init. It often contains keys and is therefore never printed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CloudInit {
     /// File `user-data`.
     pub user_data: Secret<String>,
@@ -201,12 +206,14 @@ pub struct CloudInit {
 
 /// A NIC of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Nic {
     pub mac: MacAddr,
     /// Reserved address, the only one that the guest may use. The node assigns it in the private
     /// network. On a bridge of the site the DHCP server assigns it: meshd, or another server that
     /// must have the same reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub address: Option<Ipv4Addr>,
     /// Bridge of the node. `None` occurs only in records of an earlier release; such a VM does not
     /// start.
@@ -231,6 +238,7 @@ impl Nic {
 /// Restarts after an unexpected end of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RestartPolicy {
     pub when: RestartWhen,
     /// Seconds before the first restart, doubled for each further one.
@@ -246,6 +254,7 @@ pub struct RestartPolicy {
 /// The ends after which a VM restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum RestartWhen {
     #[default]
     Never,

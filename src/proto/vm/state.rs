@@ -55,6 +55,7 @@ serialised_name!(ReportedVmState);
 /// The cause of an unexpected end of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum VmFailureKind {
     /// The node cannot run the VM; see [`VmRefusalReason`].
     Refused,
@@ -78,6 +79,7 @@ pub enum VmFailureKind {
 
 /// An unexpected end of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct VmFailure {
     pub kind: VmFailureKind,
     /// Reasons of a refusal; empty for other kinds.
@@ -155,6 +157,7 @@ impl VmReport {
 
 /// Progress of downloading volumes of a VM or of writing them onto disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct VmFetching {
     /// Bytes that the node has verified.
     pub bytes: u64,
@@ -184,6 +187,7 @@ pub struct VmFetching {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum VmRefusalReason {
     /// The specification is invalid on every node.
     SpecInvalid,

@@ -49,7 +49,7 @@ pub struct Limits {
 }
 
 /// One stored piece. `S` names the stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct LogLine<S> {
     pub when: Timestamp,
     pub node: NodeId,

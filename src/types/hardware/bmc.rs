@@ -39,6 +39,7 @@ macro_rules! words {
 /// Protocol of a BMC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum BmcDriver {
     Redfish,
     /// IPMI 2.0 over a LAN.
@@ -54,6 +55,7 @@ words!(BmcDriver, "a protocol of BMCs" { Redfish: "redfish", Ipmi: "ipmi", Wol: 
 /// Power of a machine, as its BMC reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum PowerState {
     On,
     Off,
@@ -64,6 +66,7 @@ words!(PowerState, "a power state" { On: "on", Off: "off" });
 /// An order to the power of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum PowerAction {
     On,
     Off,
@@ -78,6 +81,7 @@ words!(PowerAction, "a power order" { On: "on", Off: "off", Cycle: "cycle", Rese
 /// The device that a machine boots from next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum BootDevice {
     /// The network, at the next boot only.
     Pxe,

@@ -5,7 +5,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use std::collections::BTreeSet;
 
 /// Packages with one home: the crates that may depend on them.
-const HOMES: [(&str, &[&str]); 14] = [
+const HOMES: [(&str, &[&str]); 13] = [
     ("age", &["meshd-backup"]),
     ("axum", &["meshd", "meshd-serve", "meshd-ui"]),
     ("clap", &["meshd", "meshd-agent"]),
@@ -18,7 +18,6 @@ const HOMES: [(&str, &[&str]); 14] = [
     ("rcgen", &["meshd-agent", "meshd-trust"]),
     ("tar", &["meshd-image", "meshd-stage1"]),
     ("toml_edit", &["meshd", "meshd-backup", "meshd-config", "meshd-lab"]),
-    ("utoipa", &["meshd-api"]),
     ("vfio-ioctls", &["meshd-agent"]),
 ];
 /// Crates without I/O, and packages that none of them may depend on.
@@ -93,4 +92,22 @@ fn package_is_used_only_in_its_home() {
         }
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn programs_of_nodes_are_built_without_schemas() {
+    let metadata = metadata();
+    let is_on_nodes =
+        |name: &str| AGENT.contains(&name) || ["meshd-agent", "meshd-stage1"].contains(&name);
+    let mut optional = 0;
+    for package in members(&metadata).into_iter().filter(|package| is_on_nodes(&package.name)) {
+        for dependency in &package.dependencies {
+            let is_utoipa = dependency.name == "utoipa";
+            let has_schemas = is_utoipa && !dependency.optional
+                || dependency.features.iter().any(|it| it == "schema");
+            assert!(!has_schemas, "{} needs schemas of {}", package.name, dependency.name);
+            optional += usize::from(is_utoipa);
+        }
+    }
+    assert_eq!(optional, 2, "meshd-types and meshd-proto have the feature `schema`");
 }

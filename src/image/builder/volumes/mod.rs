@@ -37,7 +37,7 @@ const MAX_DESCRIPTION: u64 = 16 * 1024;
 const TEMPORARY: &str = ".new-";
 
 /// Format of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeKind {
     Qcow2,

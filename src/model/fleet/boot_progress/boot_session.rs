@@ -28,7 +28,7 @@ pub const WAIT_NOTED: Duration = Duration::from_secs(60);
 const MAX_WAIT_DETAIL: usize = 500;
 
 /// A wait of the machine: refused, or pending approval.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Wait {
     /// Refusal code, or [`Wait::APPROVAL`].
     pub code: String,
@@ -137,6 +137,7 @@ pub enum Outcome {
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum BootStatus {
     Booting,
     Waiting,

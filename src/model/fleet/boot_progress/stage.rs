@@ -8,7 +8,7 @@ use strum::VariantArray as _;
 /// The stages of the boot chain, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[derive(strum::IntoStaticStr, strum::VariantArray)]
+#[derive(utoipa::ToSchema, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Stage {
     /// DHCP exchange of the firmware.
@@ -58,7 +58,7 @@ impl fmt::Display for Stage {
 }
 
 /// First and last time of a stage in a session; a stage repeats when iPXE retries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct StageMark {
     pub stage: Stage,
     /// First time in this session.

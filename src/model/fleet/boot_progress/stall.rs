@@ -5,7 +5,7 @@ use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// A stalled boot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Stall {
     /// Last stage that was reached.
     pub after: Stage,

@@ -15,10 +15,11 @@ const MAX_DETAIL: usize = 1000;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[derive(utoipa::ToSchema)]
 pub struct AuditSeq(pub u64);
 
 /// The outcome of an order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditOutcome {
     Done,
@@ -39,7 +40,7 @@ impl AuditOutcome {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Audit {
     pub at: Timestamp,
     /// Caller, operation, reason.

@@ -30,6 +30,7 @@ pub enum Principal {
 /// The operations. Each word equals the CLI verb, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(utoipa::ToSchema)]
 pub enum Verb {
     Approve,
     Reject,
@@ -97,7 +98,7 @@ pub enum Verb {
 }
 
 /// The context of an order: caller, operation, reason, correlation ID.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct AuditContext {
     #[serde(rename = "actor")]
     pub principal: Principal,

@@ -4,7 +4,7 @@ use super::audit_context::{AuditContext, Principal};
 use serde::{Deserialize, Serialize};
 
 /// The actor that caused an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Actor {
     /// The machine, by its own messages.

@@ -17,6 +17,7 @@ pub const MAX_EVENT_DETAIL: usize = 4000;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[derive(utoipa::ToSchema)]
 pub struct EventSeq(pub u64);
 
 /// The kinds of events. Conditions use their own words.

@@ -11,16 +11,18 @@
 pub mod rows;
 
 use super::{Labels, Node};
-use meshd_types::{BmcDriver, MacAddr, NodeId, ProfileName, Timestamp, failpoint};
+use meshd_types::{
+    BmcDriver, LabelKey, LabelValue, MacAddr, NodeId, ProfileName, Timestamp, failpoint,
+};
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Maximum number of expected machines, with those that have appeared.
 pub const MAX_EXPECTED_MACHINES: usize = 16_384;
 
 /// A machine that an operator expects. Its address is reserved from now on; everything else applies
 /// when the machine appears.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ExpectedMachine {
     /// MAC address of the boot NIC.
     pub mac: MacAddr,
@@ -29,12 +31,13 @@ pub struct ExpectedMachine {
     pub name: Option<String>,
     /// Reserved address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
     /// Profile of the node; `None` means the default of the site.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileName>,
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
-    pub labels: Labels,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<LabelKey, LabelValue>,
     /// Serial number that the machine must report, in lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,

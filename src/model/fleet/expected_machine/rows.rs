@@ -19,7 +19,7 @@ pub const MAX_MACHINE_ROWS: usize = 10_000;
 const MAX_TEXT: usize = 255;
 
 /// One machine as text. An empty value is not set.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MachineRow {
     /// Line of the file, for faults; 0 for the number of the row.
@@ -47,7 +47,9 @@ pub const MACHINE_COLUMNS: [&str; 8] =
     ["mac", "name", "address", "profile", "labels", "serial", "bmc_driver", "bmc_address"];
 
 /// A fault of a row.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema,
+)]
 pub struct RowFault {
     pub line: usize,
     /// Column, such as `mac`.

@@ -67,7 +67,7 @@ pub enum ArchivedKind {
 }
 
 /// The difference of two generations or profiles.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct GenerationDiff {
     /// Profile, image and version, if they differ: before and after.
     pub changed: BTreeMap<String, [String; 2]>,
@@ -81,7 +81,7 @@ pub struct GenerationDiff {
     pub files: Vec<FileDiff>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct FileDiff {
     /// Path on the node.
     pub path: SafePath,
@@ -93,7 +93,7 @@ pub struct FileDiff {
     pub origin: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileChange {
     Added,

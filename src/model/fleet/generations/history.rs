@@ -12,7 +12,7 @@ pub const MAX_HISTORY: usize = 16;
 pub const ARCHIVED_PER_NODE: usize = 4;
 
 /// A generation of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct DeliveredGeneration {
     pub generation: Generation,
     pub profile: ProfileName,

@@ -24,7 +24,7 @@ pub struct Revision<P> {
 }
 
 /// A revision in a list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RevisionSummary {
     pub generation: Generation,
     pub image: ImageName,
@@ -72,7 +72,7 @@ impl Revisions {
 }
 
 /// The difference of two revisions of a profile.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct RevisionDiff {
     /// Changed settings by their keys in `site.toml`, and versions of images and bundles, before
     /// and after. An empty text means not set.

@@ -8,7 +8,7 @@ use strum::VariantArray as _;
 /// All conditions. An unknown one in the store is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[derive(strum::IntoStaticStr, strum::VariantArray)]
+#[derive(utoipa::ToSchema, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ConditionKind {
     /// Another machine claims this node's ID.
@@ -75,7 +75,7 @@ impl FromStr for ConditionKind {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Condition {
     pub kind: ConditionKind,
     /// Time at which the condition was raised.

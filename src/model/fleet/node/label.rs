@@ -12,10 +12,10 @@ pub const MAX_LABELS: usize = 32;
 pub type Labels = BTreeMap<LabelKey, LabelValue>;
 
 /// Labels to set and to remove.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LabelChange {
-    pub set: Labels,
+    pub set: BTreeMap<LabelKey, LabelValue>,
     /// Keys to remove; a missing key is not an error.
     pub unset: Vec<LabelKey>,
 }

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// Identity of the hardware, in addition to the basis of the node ID.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Fingerprint {
     /// SMBIOS system UUID, also if it is a placeholder.
     pub uuid: Option<SystemUuid>,
@@ -37,7 +37,7 @@ pub struct Fingerprint {
 }
 
 /// Boot and time in which checks ran.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct CheckProvenance {
     pub session: BootSessionId,
     /// Boot ID of the kernel, which detects reboots of a machine without netboot: such a machine
@@ -49,13 +49,14 @@ pub struct CheckProvenance {
 }
 
 /// A machine that claimed the identity of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct ConflictingMachine {
     /// Hardware identity; `macs` contains only the boot NIC.
     pub fingerprint: Fingerprint,
     /// MAC address of the boot NIC.
     pub mac: MacAddr,
     /// IP address of the request.
+    #[schema(value_type = Option<String>)]
     pub address: Option<IpAddr>,
     /// Time of the first claim.
     pub since: Timestamp,
@@ -150,7 +151,7 @@ pub struct Node {
 }
 
 /// An override for one boot session, which may request its script several times.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct NextBootOverride {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileName>,

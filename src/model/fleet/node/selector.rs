@@ -66,6 +66,8 @@ impl FromStr for Selector {
     }
 }
 
+meshd_types::serde_as_text!(Selector);
+
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, term) in self.0.iter().enumerate() {

@@ -39,6 +39,7 @@ use strum::VariantArray as _;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum Launcher {
     /// MPICH's Hydra: one `mpiexec` on the first node, and a proxy on every node.
     Mpich,
@@ -57,7 +58,7 @@ as_str!(Launcher);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[derive(strum::IntoStaticStr, strum::VariantArray)]
+#[derive(utoipa::ToSchema, strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum TaskState {
     /// The nodes are claimed and start the program.

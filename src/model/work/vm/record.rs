@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const MAX_FORMER_NODES: usize = 16;
 
 /// The desired state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VmDesiredState {
     Run,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
+#[derive(utoipa::ToSchema)]
 pub enum DelayKind {
     /// The first requests to the BMC had no effect.
     PowerAttempts,
