@@ -12,9 +12,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct CreateApiToken {
     /// Name of the new API token.
-    #[schema(value_type = String)]
     pub name: ApiTokenName,
-    #[schema(value_type = String)]
     pub role: Role,
     /// Lifetime in seconds. Default: no expiry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,15 +31,11 @@ pub struct CreatedApiToken {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiTokenView {
     /// Name of the API token.
-    #[schema(value_type = String)]
     pub name: ApiTokenName,
-    #[schema(value_type = String)]
     pub role: Role,
     /// Time of creation.
-    #[schema(value_type = String)]
     pub created_at: Timestamp,
     /// Time at which the API token expires; absent without an expiry.
-    #[schema(value_type = Option<String>)]
     pub expires_at: Option<Timestamp>,
     /// True if the API token has expired.
     pub expired: bool,
@@ -65,7 +59,6 @@ pub struct CreateToken {
     /// System UUID, serial number or MAC address from which the ID of an unknown machine is
     /// derived.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub basis: Option<Basis>,
     /// Lifetime in seconds. Default: 3600.
     #[serde(default)]
@@ -85,19 +78,14 @@ pub struct CreatedToken {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
     /// SHA-256 of the token; identifies the record.
-    #[schema(value_type = String)]
     pub hash: Digest,
     /// ID of the only node that may use the token.
-    #[schema(value_type = String)]
     pub node: NodeId,
     /// Time of creation.
-    #[schema(value_type = Option<String>)]
     pub created_at: Option<Timestamp>,
     /// Time at which the token expires.
-    #[schema(value_type = String)]
     pub expires_at: Timestamp,
     /// Time at which an agent used the token.
-    #[schema(value_type = Option<String>)]
     pub used_at: Option<Timestamp>,
     /// IP address of the agent that used the token.
     #[schema(value_type = Option<String>)]
@@ -124,7 +112,6 @@ pub struct RootView {
     /// True for the active root, under which meshd issues certificates.
     pub active: bool,
     /// Time until which nodes trust the root; absent for the active root.
-    #[schema(value_type = Option<String>)]
     pub until: Option<Timestamp>,
     /// True if the private key of the root is in the state folder.
     pub has_key: bool,

@@ -1,7 +1,6 @@
 //! Images, overlays and volumes, as `meshd image list`, `meshd overlay list` and
 //! `meshd volume list` print them.
 
-use crate::routes::var_value;
 use meshd_config::{Profile, Site};
 use meshd_image::{
     builder::{self, ImageState, Listed, Version, VolumeInfo, VolumeKind},
@@ -26,7 +25,6 @@ pub struct ImageView {
     #[schema(value_type = Object)]
     pub image: Listed,
     /// Profiles that boot the image.
-    #[schema(value_type = Vec<String>)]
     pub profiles: Vec<ProfileName>,
 }
 
@@ -82,7 +80,6 @@ pub struct OverlayView {
     /// Description from `overlay.toml`.
     pub description: String,
     /// SHA-256 of all inputs of the rendering of the overlay.
-    #[schema(value_type = String)]
     pub digest: Digest,
     /// Number of files in the overlay.
     pub files: usize,
@@ -99,7 +96,6 @@ pub struct OverlayView {
     /// Names of the variables that the overlay declares.
     pub variables: Vec<String>,
     /// Profiles that use the overlay.
-    #[schema(value_type = Vec<String>)]
     pub profiles: Vec<ProfileName>,
 }
 
@@ -164,13 +160,11 @@ impl OverlayDetail {
 /// A variable that an overlay declares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VariableView {
-    #[schema(value_type = String)]
     pub name: VarName,
     /// `bool`, `integer`, `text` or `list`.
     pub r#type: String,
     /// Default value; absent for a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(schema_with = var_value)]
     pub default: Option<VarValue>,
     /// True if the variable needs a value. Without a value, meshd does not render the overlay.
     pub required: bool,
@@ -289,7 +283,6 @@ pub struct OverlayFileView {
     /// Size of the content, in bytes.
     pub size: u64,
     /// SHA-256 of the content, or of the target of a link.
-    #[schema(value_type = String)]
     pub digest: Digest,
     /// Overlays from which the file comes; `(meshd)` for a file that meshd generates from
     /// declarations.
@@ -345,22 +338,17 @@ impl OverlayFileView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeView {
     /// Name of the volume.
-    #[schema(value_type = String)]
     pub name: VolumeFileName,
     /// SHA-256 of the file, by which a `vm.toml` refers to the volume.
-    #[schema(value_type = String)]
     pub digest: Digest,
-    #[schema(value_type = String)]
     pub kind: VolumeKind,
     /// Size of the file, in bytes.
     pub size: u64,
     /// Size of the disk that a guest sees, in bytes.
     pub virtual_size: u64,
     /// Time at which the volume was added.
-    #[schema(value_type = String)]
     pub added_at: Timestamp,
     /// VMs that use the volume.
-    #[schema(value_type = Vec<String>)]
     pub vms: Vec<VmName>,
 }
 

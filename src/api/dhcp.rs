@@ -41,7 +41,6 @@ pub struct OtherServerView {
     /// True if the server leases no addresses and answers PXE clients only.
     pub proxy: bool,
     /// Time of the last message from the server.
-    #[schema(value_type = String)]
     pub last: Timestamp,
 }
 
@@ -51,19 +50,15 @@ pub struct OtherServerView {
 pub struct LeaseView {
     #[schema(value_type = String)]
     pub address: Ipv4Addr,
-    #[schema(value_type = String)]
     pub mac: MacAddr,
     /// `active` or `expired`. meshd keeps an expired lease until it needs the address, so that a
     /// machine gets the same address again.
     pub state: String,
-    #[schema(value_type = String)]
     pub expires_at: Timestamp,
     /// ID of the node with this NIC.
-    #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
     /// Name of the node with this NIC.
     pub name: Option<String>,
     /// UUID of the VM with this NIC.
-    #[schema(value_type = Option<String>)]
     pub vm: Option<SystemUuid>,
 }

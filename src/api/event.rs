@@ -11,25 +11,19 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
     /// Sequence number of the event.
-    #[schema(value_type = u64)]
     pub seq: EventSeq,
-    #[schema(value_type = String)]
     pub at: Timestamp,
     /// Kind of the event, as one word. For a raised condition, the kind of the condition.
     pub kind: String,
     /// Node that the event concerns, if known.
-    #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
     /// Boot session that the event concerns, if known.
-    #[schema(value_type = Option<String>)]
     pub session: Option<BootSessionId>,
-    #[schema(value_type = String)]
     pub actor: meshd_model::fleet::Actor,
     /// Description for operators.
     pub detail: String,
     /// Order that caused the event, with its actor and reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub by: Option<AuditContext>,
     /// ID that connects the event with its cause: that of the order, else the boot session of the
     /// node.
@@ -41,19 +35,15 @@ pub struct EventView {
     pub reason: Option<String>,
     /// Stage that the machine reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
     /// Phase before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub from: Option<Phase>,
     /// Phase after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub to: Option<Phase>,
     /// Condition that was raised or cleared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub condition: Option<ConditionKind>,
     /// Number of occurrences; absent for 1. meshd merges repeated events of a source that exceeds
     /// its rate limit.
@@ -61,7 +51,6 @@ pub struct EventView {
     pub count: Option<u32>,
     /// Time of the first occurrence; `at` is the time of the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub first_at: Option<Timestamp>,
 }
 
@@ -134,10 +123,8 @@ fn phase_reason(to: Phase) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditView {
     /// Sequence number of the record.
-    #[schema(value_type = u64)]
     pub seq: AuditSeq,
     /// Actor, verb, reason, target and result of the order.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
     pub audit: Audit,
 }

@@ -3,12 +3,13 @@
 use crate::{node::NodeView, status::ErrorView};
 use meshd_config::Fault;
 use meshd_model::fleet::{
-    DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionDiff, RevisionSummary,
+    DeliveredGeneration, Generation, GenerationDiff, RevisionDiff, RevisionSummary,
 };
 use meshd_model::operations::DrainPolicy;
 use meshd_proto::DoctorReport;
-use meshd_types::{Hostlist, MacAddr, NodeId, OperationId, Secret, VarName, Vars};
+use meshd_types::{Hostlist, MacAddr, NodeId, OperationId, Secret, VarName, VarValue};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// Body of `assign-profile`.
@@ -32,20 +33,9 @@ pub struct Approve {
 #[serde(deny_unknown_fields, default)]
 pub struct ChangeVars {
     /// Variables to set, with their values.
-    #[schema(value_type = Object)]
-    pub set: Vars,
+    pub set: BTreeMap<VarName, VarValue>,
     /// Names of the variables to remove.
-    #[schema(value_type = Vec<String>)]
     pub unset: Vec<VarName>,
-}
-
-/// Body of `label`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(transparent)]
-pub struct ChangeLabels {
-    /// Labels to set (`set`) and keys to remove (`unset`).
-    #[schema(value_type = Object)]
-    pub change: LabelChange,
 }
 
 /// Body of an order for several nodes: `nodes`, or `hostlist`.
@@ -54,11 +44,9 @@ pub struct ChangeLabels {
 pub struct BulkRequest {
     /// Nodes, each with its ID and the revision that the caller read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<Object>)]
     pub nodes: Vec<BulkTarget>,
     /// Names of nodes, such as `gpu[001-040,050]` or `gpu*`. Nothing is done if one is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub hostlist: Option<Hostlist>,
     /// Body of the same order for one node.
     #[serde(default)]
@@ -78,7 +66,6 @@ impl BulkRequest {
 pub struct BulkDone {
     /// The operation that the order has become; absent for orders that are not recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub operation: Option<OperationId>,
     /// False if the operation is executed in the background: follow it. True if `results` has all
     /// nodes.
@@ -97,13 +84,11 @@ fn is_finished_by_default() -> bool {
 /// Result of an order for one of several nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkNode {
-    #[schema(value_type = String)]
     pub id: NodeId,
     /// The node after the order; `null` if the order failed.
     pub node: Option<NodeView>,
     /// Results of the readiness checks, if the order ran them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub report: Option<DoctorReport>,
     /// Error of the order, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -145,7 +130,6 @@ pub struct Pin {
 #[serde(deny_unknown_fields, default)]
 pub struct Drain {
     /// Policy for running workloads: `wait` waits for their end, `stop` stops them.
-    #[schema(value_type = String)]
     pub workloads: DrainPolicy,
     /// Shutdown time of guests in seconds, at most 3600, for the policy `stop`. This time replaces
     /// the grace period of each VM.
@@ -172,11 +156,9 @@ pub struct Replace {
 /// Results of the readiness checks of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DoctorView {
-    #[schema(value_type = String)]
     pub node: NodeId,
     /// Checks, and the numbers of failed checks and of warnings.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
     pub report: DoctorReport,
 }
 
@@ -184,7 +166,6 @@ pub struct DoctorView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptNic {
-    #[schema(value_type = String)]
     pub mac: MacAddr,
 }
 
@@ -202,7 +183,6 @@ pub struct Replaced {
 pub struct GenerationView {
     /// Digest, inputs and times of the generation.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
     pub delivered: DeliveredGeneration,
     /// True if the node runs this generation.
     pub runs: bool,
@@ -218,20 +198,15 @@ pub struct GenerationView {
 /// Difference between the running generation of a node and the generation of its next boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiffView {
-    #[schema(value_type = String)]
     pub runs: Generation,
     /// Generation of the next boot.
-    #[schema(value_type = String)]
     pub next: Generation,
     /// Generation to which the node is pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub pinned: Option<Generation>,
     /// Generation to which the profile is rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub rolled_back: Option<Generation>,
-    #[schema(value_type = Object)]
     pub diff: GenerationDiff,
 }
 
@@ -251,7 +226,6 @@ pub struct Rollback {
 pub struct RevisionView {
     /// Generation, image and start time of the revision.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
     pub revised: RevisionSummary,
     /// True if nodes of the profile boot this revision.
     pub boots: bool,
@@ -266,7 +240,6 @@ pub struct RevisionView {
 pub struct RevisionDiffView {
     /// Changed settings and changed files of overlays.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
     pub diff: RevisionDiff,
 }
 
@@ -274,7 +247,6 @@ pub struct RevisionDiffView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReloadView {
     /// Faults for which meshd refused the reload; empty after a successful reload.
-    #[schema(value_type = Vec<Object>)]
     pub faults: Vec<Fault>,
     /// True if the reload changed something.
     pub changed: bool,
@@ -282,7 +254,6 @@ pub struct ReloadView {
     pub restart: Vec<String>,
     /// Nodes that would not boot with the new site.
     #[serde(default)]
-    #[schema(value_type = Vec<Object>)]
     pub warnings: Vec<Fault>,
 }
 
@@ -299,7 +270,7 @@ pub struct MakeBackup {
 
 /// A node, and the revision of its record that the caller read. Without a revision, the order is
 /// executed in any case.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkTarget {
     pub id: NodeId,

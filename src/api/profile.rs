@@ -1,33 +1,28 @@
 //! A profile and its settings in JSON.
 
-use crate::routes::var_value;
 use meshd_config::{Profile, Setting, Site};
 use meshd_proto::CheckPolicy;
-use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarValue, Vars};
+use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// A profile with its inherited values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProfileView {
-    #[schema(value_type = String)]
     pub name: ProfileName,
     /// True for the default profile, which unknown nodes boot.
     pub default: bool,
     /// Parent profile whose values this profile inherits.
-    #[schema(value_type = Option<String>)]
     pub extends: Option<ProfileName>,
-    #[schema(value_type = String)]
     pub image: ImageName,
     /// Overlays in the order of application; a later overlay replaces files of an earlier one.
-    #[schema(value_type = Vec<String>)]
     pub overlays: Vec<OverlayName>,
     pub kernel_args: Vec<String>,
     /// Packages in addition to those of the overlays.
     pub packages: Vec<String>,
     /// Bundles with software that Alpine's packages do not provide.
     #[serde(default)]
-    #[schema(value_type = Vec<String>)]
     pub bundles: Vec<BundleName>,
     /// Selectors of the PCI devices that VMs receive.
     pub vfio: Vec<String>,
@@ -36,11 +31,9 @@ pub struct ProfileView {
     pub data_disks: Vec<String>,
     /// Values of overlay variables.
     #[serde(default)]
-    #[schema(value_type = Object)]
-    pub vars: Vars,
+    pub vars: BTreeMap<VarName, VarValue>,
     /// Checks that are disabled or only warn, and the expected values of checks.
     #[serde(default)]
-    #[schema(value_type = Object)]
     pub checks: CheckPolicy,
 }
 
@@ -70,14 +63,11 @@ pub struct SettingView {
     /// Key in `site.toml`, such as `image` or `vars.slots`. Each element of a list is a separate
     /// setting.
     pub key: String,
-    #[schema(schema_with = var_value)]
     pub value: VarValue,
     /// Profile that set the value.
-    #[schema(value_type = String)]
     pub by: ProfileName,
     /// Profile that removed the value. A removed value has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub removed_by: Option<ProfileName>,
 }
 

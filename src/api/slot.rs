@@ -23,7 +23,6 @@ pub struct ApproveSlot {
     pub fabric: Option<DeviceChoice<String>>,
     /// MAC address of the VM's NIC, used if the VM specification sets `slot = true` for the NIC.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub mac: Option<MacAddr>,
     /// IPv4 address of the VM's NIC, in a network of the site. Requires `mac`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,9 +33,7 @@ pub struct ApproveSlot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SlotView {
     /// Slot ID: `<node>/<first PCI function of the unit>`.
-    #[schema(value_type = String)]
     pub id: SlotId,
-    #[schema(value_type = String)]
     pub state: SlotState,
     /// Reason for the state; absent if the state needs none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -46,13 +43,11 @@ pub struct SlotView {
     /// NUMA node of the unit.
     pub numa: Option<u32>,
     /// Disk of the slot, by WWID or serial number.
-    #[schema(value_type = Option<String>)]
     pub disk: Option<DiskIdentity>,
     /// Fabric device of the slot.
     pub fabric: Option<String>,
     /// MAC address of the NIC that the VM receives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub mac: Option<MacAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]

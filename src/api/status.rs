@@ -27,7 +27,6 @@ pub struct ErrorView {
 pub struct CallerView {
     /// `token:NAME`, or `uid:N` for a process at the admin socket.
     pub name: String,
-    #[schema(value_type = String)]
     pub role: Role,
 }
 
@@ -154,11 +153,7 @@ pub struct ActivitiesView {
 /// An unfinished activity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ActivityView {
-    /// `boot`, `reboot`, `drain`, `vm`, `fetch`, `write`, `wipe`, `slot` or `task`.
-    #[schema(value_type = String)]
     pub kind: ActivityKind,
-    /// `node`, `machine`, `vm`, `slot` or `task`.
-    #[schema(value_type = String)]
     pub object: ObjectKind,
     /// Node ID, MAC address, UUID, slot ID or task ID.
     pub id: String,
@@ -166,17 +161,14 @@ pub struct ActivityView {
     pub name: String,
     /// Node on which the activity runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
     /// The requested action.
     pub request: String,
     /// Time of the order, or of the last reported change; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
     /// `requested`: no node has confirmed the activity. `accepted`: a node works on it. `failed`:
     /// it needs an operator, or is retried.
-    #[schema(value_type = String)]
     pub state: ActivityState,
     /// Progress of the activity.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -209,7 +201,6 @@ pub struct SeriesView {
     pub newest: Option<f64>,
     /// Time of the newest value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub at: Option<Timestamp>,
 }
 
@@ -235,10 +226,8 @@ pub struct SeriesPointsView {
     /// Unit of the values.
     pub unit: String,
     /// Begin of the range.
-    #[schema(value_type = String)]
     pub from: Timestamp,
     /// End of the range.
-    #[schema(value_type = String)]
     pub to: Timestamp,
     /// Seconds between two points.
     pub step_s: u64,
@@ -250,7 +239,6 @@ pub struct SeriesPointsView {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SeriesPointView {
     /// Begin of the step.
-    #[schema(value_type = String)]
     pub at: Timestamp,
     pub value: f64,
 }

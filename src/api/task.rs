@@ -28,9 +28,8 @@ pub struct RunTask {
     /// Number of ranks on each node. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks_per_node: Option<u16>,
-    /// `mpich` or `none`. Default: `mpich` for more than one rank.
+    /// Default: `mpich` for more than one rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub launcher: Option<Launcher>,
     /// User of the program: `default` (a user of this task alone), `root`, or `{"uid": 1000}`.
     /// `root` requires the role admin.
@@ -48,10 +47,7 @@ pub struct RunTask {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskView {
-    #[schema(value_type = String)]
     pub id: TaskId,
-    /// `starting`, `running`, `ending`, `succeeded`, `failed`, `cancelled`, `timed_out`.
-    #[schema(value_type = String)]
     pub state: TaskState,
     /// Cause of the end: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`,
     /// `start_timeout`, `proxy_failed`, or a fault of a node.
@@ -62,7 +58,6 @@ pub struct TaskView {
     pub detail: String,
     /// Node that caused the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
     /// Exit code of the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +68,6 @@ pub struct TaskView {
     /// Number of ranks on each node.
     pub ranks_per_node: u16,
     /// Launcher of the ranks.
-    #[schema(value_type = String)]
     pub launcher: Launcher,
     /// User of the program.
     #[schema(schema_with = task_user)]
@@ -82,15 +76,12 @@ pub struct TaskView {
     pub timeout_s: Option<u64>,
     /// Actor that ordered the task.
     pub owner: String,
-    #[schema(value_type = String)]
     pub created_at: Timestamp,
     /// Time at which the task ran on all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub started_at: Option<Timestamp>,
     /// Time at which the task ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub ended_at: Option<Timestamp>,
     /// Nodes of the task; the first one is the head node.
     pub nodes: Vec<TaskNode>,
@@ -99,7 +90,6 @@ pub struct TaskView {
 /// A node of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskNode {
-    #[schema(value_type = String)]
     pub node: NodeId,
     /// IPv4 address at which the other nodes of the task reach this node.
     #[schema(value_type = String)]
@@ -119,20 +109,22 @@ pub struct TaskNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum TaskOutput {
-    #[schema(value_type = Object)]
     Piece(LogLine<Stream>),
     /// Number of bytes that were removed at this position.
-    Dropped { dropped: u64 },
+    Dropped {
+        dropped: u64,
+    },
 }
 
 /// A line of a boot log, or the number of removed bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum BootLogLine {
-    #[schema(value_type = Object)]
     Piece(LogLine<LogSource>),
     /// Number of bytes that were removed at this position.
-    Dropped { dropped: u64 },
+    Dropped {
+        dropped: u64,
+    },
 }
 
 impl TaskView {

@@ -11,10 +11,8 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVm {
-    /// The VM, as `meshd vm create` reads it from a `vm.toml`: `name`, `uuid`, `template`,
-    /// `settings`, `numa_node`, `numa_anywhere`, `units`, `volumes`, `nics` and `cloud_init`.
-    /// Settings that are absent come from the template.
-    #[schema(value_type = Object)]
+    /// The VM, as `meshd vm create` reads it from a `vm.toml`. Settings that are absent come from
+    /// the template.
     pub vm: NewVm,
     /// ID or name of the only node on which meshd may place the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,21 +34,15 @@ pub struct DeleteVm {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmView {
     /// Name of the VM.
-    #[schema(value_type = String)]
     pub name: VmName,
     /// Stable identifier of the VM.
-    #[schema(value_type = String)]
     pub uuid: SystemUuid,
-    #[schema(value_type = String)]
     pub state: VmPhase,
     /// Desired state; absent for a VM that a node reports but that has no record.
-    #[schema(value_type = Option<String>)]
     pub desired_state: Option<VmDesiredState>,
     /// Node on which the VM is placed.
-    #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
     /// Time since which the node reports that state.
-    #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
     /// True once the node reports that the newest order is carried out, or cannot be carried out.
     #[serde(default)]
@@ -59,15 +51,12 @@ pub struct VmView {
     pub restarts: u32,
     /// Cause of the failure or of the last restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub failure: Option<VmFailure>,
     /// Progress of the node in downloading the volumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub fetching: Option<VmFetching>,
     /// When the guest is ready: `ssh`, `ssh:PORT` or `tcp:PORT`; absent if it is not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub ready_check: Option<ReadyCheck>,
     /// True once the guest has answered since its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,7 +66,6 @@ pub struct VmView {
     pub obstacle: Option<String>,
     /// Number of virtual processors.
     pub vcpus: u32,
-    #[schema(value_type = String)]
     pub memory: ByteSize,
     /// Allocated units, each by the PCI address of one of its functions.
     pub units: Vec<String>,
@@ -89,18 +77,14 @@ pub struct VmView {
     /// True if the units span several NUMA nodes, or are not on the NUMA node of the specification.
     #[serde(default)]
     pub numa_mismatch: bool,
-    #[schema(value_type = Vec<Object>)]
     pub volumes: Vec<Volume>,
     /// NICs of the VM, each with its IPv4 address if the address is known.
-    #[schema(value_type = Vec<Object>)]
     pub nics: Vec<Nic>,
     /// Policy for the VM when its node is lost.
-    #[schema(value_type = String)]
     pub on_node_loss: OnNodeLoss,
     /// Number of start orders for the VM.
     pub start: u32,
     /// Time of the order that created the VM.
-    #[schema(value_type = Option<String>)]
     pub created_at: Option<Timestamp>,
 }
 
@@ -108,10 +92,8 @@ pub struct VmView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateView {
     /// Name of the template in the site file.
-    #[schema(value_type = String)]
     pub name: TemplateName,
     /// Default values, by the keys of a VM specification.
-    #[schema(value_type = Object)]
     pub template: VmTemplate,
 }
 

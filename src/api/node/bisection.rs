@@ -13,14 +13,12 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct StartBisection {
     /// Spare nodes of one profile, such as `gpu[001-002]`.
-    #[schema(value_type = String)]
     pub hostlist: Hostlist,
     /// Generation of the profile that is good, or a prefix of its digest.
     pub good: String,
     /// Newer generation of the profile that is bad.
     pub bad: String,
     /// Program of the site that decides whether a node is good.
-    #[schema(value_type = String)]
     pub check: ProgramName,
     /// Number of runs of the check on each boot.
     #[serde(default = "two")]
@@ -51,58 +49,42 @@ fn soak() -> u32 {
 /// A bisection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BisectionView {
-    #[schema(value_type = String)]
     pub id: BisectionId,
-    #[schema(value_type = String)]
     pub profile: ProfileName,
-    /// `running`, `returning`, `done`, `failed` or `aborted`.
-    #[schema(value_type = String)]
     pub state: BisectionState,
     /// Why there is no result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The first bad generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub first_bad: Option<Generation>,
     /// Number of generations that may be the first bad one.
     pub suspects: usize,
     /// From the good generation to the bad one, the oldest first.
-    #[schema(value_type = Vec<String>)]
     pub generations: Vec<Generation>,
-    #[schema(value_type = Vec<String>)]
     pub nodes: Vec<NodeId>,
-    #[schema(value_type = String)]
     pub check: ProgramName,
     /// The boots, in their order.
     pub probes: Vec<ProbeView>,
     /// The rollout that returns the nodes to what they ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub returning: Option<RolloutId>,
-    #[schema(value_type = String)]
     pub started_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub finished_at: Option<Timestamp>,
     /// Caller, verb, reason and correlation ID.
-    #[schema(value_type = Object)]
     pub by: AuditContext,
 }
 
 /// One boot of one generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProbeView {
-    #[schema(value_type = String)]
     pub generation: Generation,
-    #[schema(value_type = String)]
     pub node: NodeId,
     /// The rollout that boots the node.
-    #[schema(value_type = String)]
     pub rollout: RolloutId,
-    /// `good`, `bad`, `mixed` or `untested`; absent while the rollout runs.
+    /// Absent while the rollout runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub verdict: Option<ProbeVerdict>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

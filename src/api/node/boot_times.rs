@@ -12,24 +12,19 @@ use utoipa::ToSchema;
 /// The steps of a boot, compared with other boots, and what costs the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootTimesView {
-    #[schema(value_type = String)]
     pub node: NodeId,
     pub name: String,
-    #[schema(value_type = String)]
     pub session: BootSessionId,
     /// MAC address of the NIC that booted.
-    #[schema(value_type = String)]
     pub mac: MacAddr,
     /// Manufacturer and product.
     pub model: String,
     /// State of the boot session, or its result after the end.
-    #[schema(value_type = String)]
     pub result: BootStatus,
     /// The order that began the boot, such as `power cycle`; absent if meshd gave none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<String>,
     /// Time of the order, else of the first packet.
-    #[schema(value_type = String)]
     pub begun_at: Timestamp,
     /// Time from the begin to the last step, in milliseconds, with the wait for approval; of an
     /// unfinished boot, to the time of the response.
@@ -51,7 +46,6 @@ pub struct BootStepView {
     /// boot, of other NICs or protocols. `approval`, or a stage of the boot chain.
     pub step: String,
     /// End of the step.
-    #[schema(value_type = String)]
     pub at: Timestamp,
     /// Time from the step before, in milliseconds, without the wait for approval.
     pub duration_ms: u64,
@@ -66,7 +60,6 @@ pub struct BootStepView {
 /// What costs time in a boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootDelayView {
-    #[schema(value_type = String)]
     pub kind: DelayKind,
     /// The step that has the delay.
     pub step: String,

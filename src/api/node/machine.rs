@@ -11,7 +11,6 @@ use utoipa::ToSchema;
 pub struct ImportMachines {
     /// The machines, each with `mac`, `name`, `address`, `profile`, `labels` (`key=value`, with
     /// blanks between), `serial`, `bmc_driver`, `bmc_address`, and `line` for faults.
-    #[schema(value_type = Vec<Object>)]
     pub machines: Vec<MachineRow>,
     /// True if the machines are approved when they appear.
     #[serde(default)]
@@ -32,7 +31,6 @@ pub struct ImportedMachines {
     /// Faults for which meshd refused the import: `line`, `column`, `message`, `hint`. If `added` or
     /// `changed` is not 0, another order took a name or an address during the import: these machines
     /// are stored, and a repeated import completes the list.
-    #[schema(value_type = Vec<Object>)]
     pub faults: Vec<RowFault>,
 }
 
@@ -41,7 +39,6 @@ pub struct ImportedMachines {
 #[serde(deny_unknown_fields)]
 pub struct RemoveMachines {
     /// MAC addresses of the boot NICs.
-    #[schema(value_type = Vec<String>)]
     pub macs: Vec<MacAddr>,
 }
 
@@ -50,6 +47,5 @@ pub struct RemoveMachines {
 pub struct MachineView {
     /// Values of the machine; `node` is the node that it has become.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
     pub machine: ExpectedMachine,
 }

@@ -33,39 +33,35 @@ pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 
 use meshd_config::{Segment, Site};
 use meshd_model::fleet::{
-    BootSession, CheckProvenance, Condition, ConflictingMachine, Fingerprint, Generation, Labels,
+    BootSession, CheckProvenance, Condition, ConflictingMachine, Fingerprint, Generation,
     LinkState, NextBootOverride, Node, Phase, Stage, StageMark, Wait,
 };
 use meshd_proto::{Check, Facts, Heartbeat};
 use meshd_types::{
-    Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars, relay_id_text,
+    Basis, BootSessionId, GroupName, LabelKey, LabelValue, MacAddr, NodeId, ProfileName, Timestamp,
+    VarName, VarValue, relay_id_text,
 };
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 use utoipa::ToSchema;
 
 /// An entry in the list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
-    #[schema(value_type = String)]
     pub id: NodeId,
     /// Host name of the node.
     pub name: String,
     /// Profile of the next boot: the assigned profile, else the default profile of the site.
-    #[schema(value_type = String)]
     pub profile: ProfileName,
     /// True if an operator assigned the profile; false if the node uses the site default.
     pub assigned: bool,
     /// Phase of the node in its lifecycle.
-    #[schema(value_type = String)]
     pub phase: Phase,
     /// Current problems of the node.
-    #[schema(value_type = Vec<Object>)]
     pub conditions: Vec<Condition>,
     #[schema(value_type = Option<String>)]
     pub address: Option<IpAddr>,
     /// MAC address of the NIC from which the node boots.
-    #[schema(value_type = String)]
     pub mac: MacAddr,
     /// Manufacturer and product, as the firmware reports them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -90,29 +86,23 @@ pub struct NodeView {
     pub remote_id: Option<String>,
     /// Generation that the agent reported for the current boot. Before the first report: generation
     /// of the newest rendered overlay.
-    #[schema(value_type = Option<String>)]
     pub generation: Option<Generation>,
     /// Generation of the next boot. The condition `reboot_required` states that it differs from the
     /// running one.
     #[serde(default)]
-    #[schema(value_type = Option<String>)]
     pub next_generation: Option<Generation>,
     /// Generation to which the node is pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub pinned: Option<Generation>,
     /// Generation to which the profile is rolled back. A pin of the node takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub rolled_back: Option<Generation>,
     /// Time of the last message from the node.
-    #[schema(value_type = String)]
     pub last_seen: Timestamp,
     pub boot: Option<BootView>,
     /// Labels of the node, as an object of keys and values.
-    #[serde(default, skip_serializing_if = "Labels::is_empty")]
-    #[schema(value_type = Object)]
-    pub labels: Labels,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<LabelKey, LabelValue>,
     /// Revision of the record, required in a bulk order. The revision changes with every value on
     /// which an operator's decision depends.
     #[serde(default)]
@@ -134,19 +124,14 @@ impl NodeView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootView {
     /// ID of the boot session.
-    #[schema(value_type = String)]
     pub session: BootSessionId,
     /// Latest stage of the boot chain that the machine reached.
-    #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
     /// Time at which the machine reached that stage.
-    #[schema(value_type = Option<String>)]
     pub stage_at: Option<Timestamp>,
     /// Time of the first DHCP exchange.
-    #[schema(value_type = String)]
     pub opened_at: Timestamp,
     /// Stages with their times, in the order in which the machine reached them.
-    #[schema(value_type = Vec<Object>)]
     pub stages: Vec<StageMark>,
 }
 
@@ -157,45 +142,34 @@ pub struct NodeDetail {
     #[serde(flatten)]
     pub node: NodeView,
     /// System UUID, serial number or MAC address from which the node ID is derived.
-    #[schema(value_type = String)]
     pub basis: Basis,
-    #[schema(value_type = Object)]
     pub fingerprint: Fingerprint,
     /// Time at which meshd first saw the machine.
-    #[schema(value_type = String)]
     pub discovered_at: Timestamp,
     /// Time at which the link was established; absent without a link.
-    #[schema(value_type = Option<String>)]
     pub link_since: Option<Timestamp>,
     /// Memory, storage and workloads in the last heartbeat of the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub heartbeat: Option<Heartbeat>,
     /// Time of the last release from quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub released_at: Option<Timestamp>,
     /// Reason that an operator gave for holding the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_reason: Option<String>,
     /// IDs of former nodes whose identity moved to this hardware.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<String>)]
     pub former: Vec<NodeId>,
     /// Other machines that claimed the identity of this node and were refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<Object>)]
     pub conflicting_machines: Vec<ConflictingMachine>,
     /// Groups of the node, in the order in which meshd applies them.
     #[serde(default)]
-    #[schema(value_type = Vec<String>)]
     pub groups: Vec<GroupName>,
     #[serde(default)]
-    #[schema(value_type = Object)]
-    pub vars: Vars,
+    pub vars: BTreeMap<VarName, VarValue>,
     /// Override of profile or kernel arguments for a single boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub boot_override: Option<NextBootOverride>,
     /// Reason why the newest boot of the machine is deferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -203,18 +177,15 @@ pub struct NodeDetail {
     /// Serial numbers of the valid certificates, newest last.
     pub certificates: Vec<String>,
     /// Results of the last readiness checks.
-    #[schema(value_type = Vec<Object>)]
     pub checks: Vec<Check>,
     /// Boot session and time of the last readiness checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub evidence: Option<CheckProvenance>,
     /// True if the checks ran in the current boot session. Checks of an earlier session do not
     /// count.
     #[serde(default)]
     pub checks_count: bool,
     /// Hardware and software facts of the last report.
-    #[schema(value_type = Option<Object>)]
     pub facts: Option<Facts>,
 }
 

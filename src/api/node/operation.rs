@@ -14,15 +14,11 @@ use utoipa::ToSchema;
 /// An operation: an order to one or several nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OperationView {
-    #[schema(value_type = String)]
     pub id: OperationId,
     /// Verb of the order.
     pub verb: String,
     /// The order with its values.
-    #[schema(value_type = Object)]
     pub order: NodeOrder,
-    /// `running`, `done`, `failed` or `cancelled`.
-    #[schema(value_type = String)]
     pub state: OperationState,
     /// Number of nodes.
     pub nodes: u32,
@@ -32,10 +28,8 @@ pub struct OperationView {
     pub done: u32,
     pub failed: u32,
     pub cancelled: u32,
-    #[schema(value_type = String)]
     pub accepted_at: Timestamp,
     /// Caller, verb, reason and correlation ID.
-    #[schema(value_type = Object)]
     pub by: AuditContext,
 }
 
@@ -62,12 +56,9 @@ impl OperationView {
 /// One node of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeOperationView {
-    #[schema(value_type = String)]
     pub node: NodeId,
     /// Name of the node when the order was accepted.
     pub name: String,
-    /// `pending`, `running`, `done`, `failed` or `cancelled`.
-    #[schema(value_type = String)]
     pub state: NodeOperationState,
     /// Why the node failed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,14 +67,11 @@ pub struct NodeOperationView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub started_at: Option<Timestamp>,
     /// Time at which the agent confirmed the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub confirmed_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub finished_at: Option<Timestamp>,
 }
 

@@ -8,8 +8,6 @@ use utoipa::ToSchema;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PowerOrder {
-    /// `on`, `off`, `cycle` or `reset`.
-    #[schema(value_type = String)]
     pub action: PowerAction,
     /// True to power off at once, without a shutdown of the operating system.
     #[serde(default)]
@@ -21,7 +19,6 @@ pub struct PowerOrder {
 #[serde(deny_unknown_fields)]
 pub struct BootDeviceOrder {
     /// `pxe`, `disk` or `bios` for the next boot only; `none` for the order of the firmware.
-    #[schema(value_type = String)]
     pub device: BootDevice,
 }
 
@@ -38,18 +35,15 @@ pub struct Identify {
 pub struct PowerView {
     /// Absent for a machine that has not booted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub id: Option<NodeId>,
     pub name: String,
-    /// `redfish`, `ipmi`, `wol` or `command`; absent if no BMC is known.
+    /// Absent if no BMC is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub driver: Option<BmcDriver>,
     /// Address of the BMC; empty if it has none.
     pub address: String,
-    /// `on` or `off`; absent if the BMC does not report it.
+    /// Absent if the BMC does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub state: Option<PowerState>,
     /// Why the BMC does not report a state.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -6,8 +6,8 @@ use meshd_model::{
         NodeStage, Rollout, RolloutNode, RolloutPolicy, RolloutState, RolloutTarget, StageCounts,
     },
 };
-use meshd_types::{GroupName, Hostlist, NodeId, ParseError, ProfileName, RolloutId, Timestamp};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use meshd_types::{GroupName, Hostlist, NodeId, ProfileName, RolloutId, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::ToSchema;
 
@@ -18,50 +18,23 @@ use utoipa::ToSchema;
 pub struct StartRollout {
     /// Names of nodes, such as `gpu[001-040,050]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub hostlist: Option<Hostlist>,
     /// Selector, such as `rack=a,feed!=2`.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        serialize_with = "write_selector",
-        deserialize_with = "read_selector"
-    )]
-    #[schema(value_type = Option<String>)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Selector>,
     /// Name of a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub group: Option<GroupName>,
     /// Nodes that have this profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub profile: Option<ProfileName>,
-    /// `{"to": "reboot"}`, `{"to": "profile", "profile": NAME}`,
-    /// `{"to": "generation", "generation": G}` or `{"to": "image", "image": NAME, "version": V}`.
-    #[schema(value_type = Object)]
     pub target: RolloutTarget,
     /// Canaries, waves, floors, timeouts, window, programs; absent fields have their defaults.
     #[serde(default)]
-    #[schema(value_type = Object)]
     pub policy: RolloutPolicy,
     /// Number of all nodes, if they change at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_at_once: Option<u32>,
-}
-
-fn write_selector<S: Serializer>(
-    selector: &Option<Selector>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    selector.as_ref().map(ToString::to_string).serialize(serializer)
-}
-
-fn read_selector<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Selector>, D::Error> {
-    let text = Option::<String>::deserialize(deserializer)?;
-    let parse =
-        |text: String| text.parse().map_err(|error: ParseError| serde::de::Error::custom(error));
-    text.map(parse).transpose()
 }
 
 /// Body of `undo`; an empty body means the defaults.
@@ -75,14 +48,9 @@ pub struct UndoRollout {
 /// A rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RolloutView {
-    #[schema(value_type = String)]
     pub id: RolloutId,
-    #[schema(value_type = Object)]
     pub target: RolloutTarget,
-    #[schema(value_type = Object)]
     pub policy: RolloutPolicy,
-    /// `running`, `paused`, `aborting`, `failing`, `done`, `failed` or `aborted`.
-    #[schema(value_type = String)]
     pub state: RolloutState,
     /// Why the rollout is paused, or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,17 +68,13 @@ pub struct RolloutView {
     /// Nodes of all waves.
     #[serde(flatten)]
     pub progress: WaveProgress,
-    #[schema(value_type = String)]
     pub started_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub finished_at: Option<Timestamp>,
     /// The rollout that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub undoes: Option<RolloutId>,
     /// Caller, verb, reason and correlation ID.
-    #[schema(value_type = Object)]
     pub by: AuditContext,
     /// Nodes of each wave, in a single rollout; absent in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -208,24 +172,18 @@ impl RolloutView {
 /// One node of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RolloutNodeView {
-    #[schema(value_type = String)]
     pub node: NodeId,
     /// Name of the node when the rollout was planned.
     pub name: String,
     /// Number of the wave; the canaries are wave 0.
     pub wave: u32,
-    /// `waiting`, `draining`, `rebooting`, `soaking`, `done`, `returning`, `returned`, `failed` or
-    /// `skipped`.
-    #[schema(value_type = String)]
     pub stage: NodeStage,
     /// Why the node failed or was left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub began_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub finished_at: Option<Timestamp>,
 }
 

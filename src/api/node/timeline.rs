@@ -12,29 +12,22 @@ use utoipa::ToSchema;
 /// A boot session of a node with its stages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TimelineView {
-    #[schema(value_type = String)]
     pub node: NodeId,
     pub name: String,
-    #[schema(value_type = String)]
     pub session: BootSessionId,
     /// MAC address of the NIC that booted.
-    #[schema(value_type = String)]
     pub mac: MacAddr,
     #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
     /// Time of the first DHCP exchange.
-    #[schema(value_type = String)]
     pub opened_at: Timestamp,
     /// State of the boot session, or its result after the end.
-    #[schema(value_type = String)]
     pub result: BootStatus,
     /// Stages in the order in which the machine reached them.
     pub stages: Vec<StageView>,
     /// Reasons for which the machine had to wait, each with its first and last time.
-    #[schema(value_type = Vec<Object>)]
     pub waits: Vec<Wait>,
     /// Stalls of the boot, each with the overdue stage and the likely cause.
-    #[schema(value_type = Vec<Object>)]
     pub stalls: Vec<Stall>,
     /// Reason for which `mesh-init` or stage 1 refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +50,6 @@ pub struct StageView {
     pub stage: String,
     /// Time at which the machine first reached the stage. For `approval`, the end of the wait, or
     /// the time of the response.
-    #[schema(value_type = String)]
     pub at: Timestamp,
     /// Time from the previous stage to this stage, in milliseconds, without the wait for approval.
     pub duration_ms: u64,
@@ -70,14 +62,11 @@ pub struct StageView {
 /// A task that ran on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskStep {
-    #[schema(value_type = String)]
     pub id: TaskId,
-    #[schema(value_type = String)]
     pub state: TaskState,
     /// Program and arguments.
     pub argv: Vec<String>,
     /// Time of the order.
-    #[schema(value_type = String)]
     pub created_at: Timestamp,
     /// Time from the order until the task ran on all its nodes, in milliseconds; absent if it never
     /// did.
@@ -101,16 +90,12 @@ impl TaskStep {
 /// Summary of a boot session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootSummary {
-    #[schema(value_type = String)]
     pub session: BootSessionId,
     /// Time of the first DHCP exchange.
-    #[schema(value_type = String)]
     pub opened_at: Timestamp,
     /// State of the boot session, or its result after the end.
-    #[schema(value_type = String)]
     pub result: BootStatus,
     /// Latest stage of the boot chain that the machine reached.
-    #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
     /// Time from the first stage to the last stage, in milliseconds; of an unfinished boot, to the
     /// time of the response.

@@ -16,9 +16,9 @@ impl Schemas {
         T::schemas(&mut inner);
         let outer = (name.clone(), <T as PartialSchema>::schema());
         for (name, schema) in inner.into_iter().chain([outer]) {
-            self.0
-                .entry(name)
-                .or_insert_with(|| serde_json::to_value(schema).expect("a schema is plain data"));
+            let schema = || serde_json::to_value(&schema).expect("a schema is plain data");
+            let known = self.0.entry(name).or_insert_with(schema);
+            debug_assert_eq!(*known, schema(), "two types have the same name");
         }
         json!({ "$ref": format!("#/components/schemas/{name}") })
     }

@@ -39,7 +39,7 @@ pub use openapi::{MAX_QUERY_NODES, MAX_QUERY_VALUE, document, max_query_value};
 pub use rollouts::*;
 pub use route::{Get, GetPath, Post, PostPath, RouteSpec, UntypedPost};
 pub use site::*;
-pub(crate) use value_schema::{task_user, var_value};
+pub(crate) use value_schema::task_user;
 pub use work::*;
 
 use route::Route;

@@ -3,12 +3,12 @@
 use super::{Array, Empty, Get, Gzip, JsonLines, Object, Post, route::routes};
 use crate::{
     AcceptNic, Approve, AssignProfile, BmcEventView, BootDeviceOrder, BootLogLine, BootOnce,
-    BootTimesView, ChangeLabels, ChangeVars, DiffView, DoctorView, Drain, Fence, FirmwareView,
-    GenerationView, Identify, ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeView,
-    OverlayFileView, Pin, PowerOrder, PowerView, RemoveMachines, Rename, Replace, Replaced,
-    SearchView, SensorView, SeriesPointsView, TimelineView,
+    BootTimesView, ChangeVars, DiffView, DoctorView, Drain, Fence, FirmwareView, GenerationView,
+    Identify, ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeView, OverlayFileView,
+    Pin, PowerOrder, PowerView, RemoveMachines, Rename, Replace, Replaced, SearchView, SensorView,
+    SeriesPointsView, TimelineView,
 };
-use meshd_model::fleet::Verb;
+use meshd_model::fleet::{LabelChange, Verb};
 use meshd_trust::Role;
 
 const NODE_PARAMETERS: &[&str] = &[
@@ -135,7 +135,7 @@ routes! {
     );
     CHANGE_NODE_VARIABLES: Post<Object<ChangeVars>, Object<NodeDetail>, 1> =
         Post::new("/v1/nodes/{node}/vars", Verb::Vars, "Set and remove variables of a node");
-    LABEL_NODE: Post<Object<ChangeLabels>, Object<NodeView>, 1> =
+    LABEL_NODE: Post<Object<LabelChange>, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/label", Verb::Label, "Set and remove labels of a node");
     RENAME_NODE: Post<Object<Rename>, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/rename", Verb::Rename, "Rename a node");

@@ -1,21 +1,10 @@
 //! JSON Schemas of values that have several JSON types.
 
 use meshd_proto::task::MIN_UID;
-use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Schema, Type};
 
 fn of(kind: Type) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(kind)
-}
-
-/// Returns the schema of the value of a variable.
-pub(crate) fn var_value() -> Schema {
-    let list = ArrayBuilder::new().items(of(Type::String));
-    let one = OneOfBuilder::new()
-        .item(of(Type::Boolean))
-        .item(of(Type::Integer))
-        .item(of(Type::String))
-        .item(list);
-    Schema::from(one)
 }
 
 /// Returns the schema of the user of a task.

@@ -3,7 +3,7 @@
 use super::targets::{SelectorArgs, missing, one_node, order};
 use crate::cli::{Failure, client::AdminClient};
 use clap::Args;
-use meshd_api::{ChangeLabels, NodeView, Rename, routes as api};
+use meshd_api::{NodeView, Rename, routes as api};
 use meshd_model::fleet::{LabelChange, LabelKey, LabelValue, label_words};
 use meshd_types::Hostlist;
 
@@ -58,16 +58,7 @@ impl LabelArgs {
         }
         let selection = self.selector.select(client, &nodes).await?;
         let text = |node: &NodeView| format!("{} ({}): {}", node.name, node.id, label_line(node));
-        order(
-            client,
-            selection,
-            &api::LABEL_NODE,
-            &api::LABEL_NODES,
-            &ChangeLabels { change },
-            text,
-        )
-        .await
-        .map(drop)
+        order(client, selection, &api::LABEL_NODE, &api::LABEL_NODES, &change, text).await.map(drop)
     }
 }
 

@@ -110,9 +110,9 @@ impl<'de> Deserializer<'de> for Objects {
 mod tests {
     use super::*;
     use meshd_api::{
-        AcceptNic, Approve, BulkRequest, ChangeLabels, ChangeVars, CreateApiToken, CreateVm,
-        RunTask,
+        AcceptNic, Approve, BulkRequest, ChangeVars, CreateApiToken, CreateVm, RunTask,
     };
+    use meshd_model::fleet::LabelChange;
     use serde_json::json;
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
         refused::<CreateApiToken>(json!(["rr", "viewer", 60]));
         refused::<AcceptNic>(json!(["02:00:00:00:00:01"]));
         refused::<Option<Approve>>(json!([true]));
-        refused::<ChangeLabels>(json!([{}, []]));
+        refused::<LabelChange>(json!([{}, []]));
         refused::<BulkRequest>(json!({ "nodes": [["0123abcd", "revision"]] }));
     }
 
@@ -137,9 +137,9 @@ mod tests {
             from_slice(br#"{"set":{"a":true,"b":7,"c":"x","d":["y"]},"unset":["e"]}"#)
                 .expect("valid");
         assert_eq!((vars.set.len(), vars.unset.len()), (4, 1));
-        let labels: ChangeLabels =
+        let labels: LabelChange =
             from_slice(br#"{"set":{"rack":"a"},"unset":["feed"]}"#).expect("valid");
-        assert_eq!(labels.change.set.len(), 1);
+        assert_eq!(labels.set.len(), 1);
         for user in [r#""root""#, r#"{"uid":1000}"#] {
             let text =
                 format!(r#"{{"group":"g","argv":["a","b"],"launcher":"none","user":{user}}}"#);

@@ -28,11 +28,10 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{
-    Approve, AssignProfile, BulkDone, BulkRequest, BulkTarget, ChangeLabels, NodeView, ProfileView,
-    Rename,
+    Approve, AssignProfile, BulkDone, BulkRequest, BulkTarget, NodeView, ProfileView, Rename,
     routes::{self as api, BulkPost},
 };
-use meshd_model::fleet::MAX_LABELS;
+use meshd_model::fleet::{LabelChange, MAX_LABELS};
 use meshd_types::{Digest, NodeId, is_host_name, is_reserved_host_name};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -172,11 +171,11 @@ fn check(
         fault("there is no such profile".to_owned(), "choose a profile of the list");
     }
     let labels = Some(fields.text("labels")).filter(|text| !text.is_empty()).map(labels);
-    match labels.clone().map(serde_json::from_value::<ChangeLabels>) {
+    match labels.clone().map(serde_json::from_value::<LabelChange>) {
         Some(Err(error)) => {
             fault(format!("labels: {error}"), "write key=value, with blanks between");
         }
-        Some(Ok(ChangeLabels { change })) => {
+        Some(Ok(change)) => {
             for node in nodes.iter().filter_map(|node| inventory.node(node.target.id)) {
                 let count = change.applied(&node.labels).len();
                 if count > MAX_LABELS {

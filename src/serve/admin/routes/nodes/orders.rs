@@ -17,7 +17,7 @@ use axum::{
 };
 use meshd_api::{
     Approve, AssignProfile, BootDeviceOrder, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,
-    ChangeLabels, ChangeVars, Drain, DrainPolicy, Identify, Pin, PowerOrder, PowerView,
+    ChangeVars, Drain, DrainPolicy, Identify, Pin, PowerOrder, PowerView,
     routes::{self as api, BulkPost, Post},
 };
 use meshd_central::{AcceptedOrder, NodeResults, Shared, doctor_report};
@@ -215,7 +215,7 @@ fn vars(order: OrderBody) -> Result<NodeOrder, Refused> {
 }
 
 fn label(order: OrderBody) -> Result<NodeOrder, Refused> {
-    Ok(NodeOrder::Label { change: read::<ChangeLabels>(order)?.change })
+    Ok(NodeOrder::Label { change: read(order)? })
 }
 
 fn pin(order: OrderBody) -> Result<NodeOrder, Refused> {
