@@ -23,7 +23,7 @@ pub struct Facts {
     pub disks: Vec<DiskFacts>,
     /// Physical network interfaces, sorted by name.
     pub nics: Vec<NicFacts>,
-    /// Units that the profile selects, at most [`super::MAX_UNITS`].
+    /// Units that the profile selects, at most 128.
     pub units: Vec<UnitFacts>,
     /// Slot proposals, one for each unit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -34,11 +34,10 @@ pub struct Facts {
     /// `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosting: Option<Box<Hosting>>,
-    /// Drain hooks, sorted, at most [`super::MAX_DRAIN_HOOKS`].
+    /// Drain hooks, sorted, at most 16.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drain_hooks: Vec<HookName>,
-    /// Public host keys of the SSH server, each as `TYPE BASE64`. Use
-    /// [`Facts::valid_ssh_host_keys`].
+    /// Public host keys of the SSH server, each as `TYPE BASE64`, as the node reports them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ssh_host_keys: Vec<String>,
     /// The agent connects the standard input of tasks. An older agent would run such a task with an
@@ -79,7 +78,7 @@ pub struct StoreFacts {
     pub kind: StoreKind,
     /// Size in bytes. For tmpfs this is a limit, not reserved memory.
     pub bytes: u64,
-    /// Used bytes, rounded up to [`STORE_STEP`]. On tmpfs they reduce the memory for VMs.
+    /// Used bytes, rounded up to 64 MiB. On tmpfs they reduce the memory for VMs.
     pub used: u64,
 }
 
@@ -201,7 +200,7 @@ pub struct SlotFacts {
     pub unit: String,
     /// NUMA node of the unit.
     pub numa_node: Option<u32>,
-    /// [`DiskFacts::identity`] of the nearest assignable disk; unique among units.
+    /// WWN, else serial number, of the nearest assignable disk; unique among units.
     pub disk: Option<String>,
     /// Nearest InfiniBand or RoCE function. Units with the same one exclude each other.
     pub fabric: Option<String>,

@@ -60,7 +60,7 @@ pub struct UnitFacts {
     pub numa_node: Option<u32>,
     /// Addresses of the functions that the profile selects, sorted.
     pub selected: Vec<String>,
-    /// All functions except bridges, sorted by address. At most [`MAX_MEMBERS`].
+    /// All functions except bridges, sorted by address. At most 64.
     pub members: Vec<PciFacts>,
 }
 

@@ -66,9 +66,9 @@ pub enum VarValue {
     Bool(bool),
     /// A whole number.
     Integer(i64),
-    /// Text of up to [`MAX_VAR_TEXT`] bytes.
+    /// Text of up to 16 KiB.
     Text(String),
-    /// Up to [`MAX_VAR_LIST`] texts.
+    /// Up to 1024 texts.
     List(Vec<String>),
 }
 

@@ -20,6 +20,13 @@ fn operation_ids_are_unique_verb_and_noun() {
 }
 
 #[test]
+fn openapi_document_has_no_links_to_rust_items() {
+    let document = document().to_string();
+    assert!(document.contains("SMBIOS identity"), "types of nodes are documented, too");
+    assert!(!document.contains("[`"), "write a value or a name of the API");
+}
+
+#[test]
 fn path_parameters_and_query_values_are_percent_encoded() {
     let cases = [
         (RENAME_NODE.path([&"c01"]).as_str().to_owned(), "/v1/nodes/c01/rename"),

@@ -47,7 +47,7 @@ pub struct NewVm {
     pub ready: Option<ReadyCheck>,
 }
 
-/// A NIC of a new VM; see [`Nic`].
+/// A NIC of a new VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewNic {

@@ -152,7 +152,8 @@ pub enum VolumeSource {
         /// Without an image: permits a disk with content, which the VM then owns.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adopt: bool,
-        /// Keep or wipe the content at release; [`VolumeSource::is_wiped`] defines the default.
+        /// Keep or wipe the content at release. By default disks of slots are wiped, named disks are
+        /// not.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         on_release: Option<OnRelease>,
     },

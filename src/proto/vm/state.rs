@@ -85,9 +85,9 @@ pub struct VmFailure {
     /// Reasons of a refusal; empty for other kinds.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reasons: BTreeSet<VmRefusalReason>,
-    /// At most [`MAX_FAILURE_TEXT`] bytes.
+    /// At most 1024 bytes.
     pub detail: String,
-    /// Last lines of the QEMU log, at most [`MAX_FAILURE_LINES`].
+    /// Last lines of the QEMU log, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<String>,
 }

@@ -30,11 +30,11 @@ const MAX_WAIT_DETAIL: usize = 500;
 /// A wait of the machine: refused, or pending approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Wait {
-    /// Refusal code, or [`Wait::APPROVAL`].
+    /// Refusal code, or `approval`.
     pub code: String,
     /// First time in this session.
     pub at: Timestamp,
-    /// Last time in this session, accurate to [`WAIT_NOTED`].
+    /// Last time in this session, accurate to a minute.
     pub last: Timestamp,
     /// What is wrong, and its remedy; absent if the boot continues without an operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -60,8 +60,7 @@ pub struct ConflictingMachine {
     pub address: Option<IpAddr>,
     /// Time of the first claim.
     pub since: Timestamp,
-    /// Time of the last claim, accurate to
-    /// [`CONFLICT_UPDATE_INTERVAL`](crate::fleet::CONFLICT_UPDATE_INTERVAL).
+    /// Time of the last claim, accurate to a minute.
     pub last: Timestamp,
 }
 
