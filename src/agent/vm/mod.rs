@@ -54,7 +54,8 @@ pub use manager::{
     VmManager,
     vms::{ReleaseError, StartError, Vms},
 };
-pub use net::guest_login::{GuestAccess, LoginFault};
+pub use net::guest_login::{ALIVE_INTERVAL as GUEST_ALIVE_INTERVAL, GuestAccess, LoginFault};
+pub use process::qemu_process::WatchedProcess;
 
 use std::path::{Path, PathBuf};
 

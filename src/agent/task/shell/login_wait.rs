@@ -1,5 +1,5 @@
-//! Waits until the SSH client of a login is logged in. OpenSSH bounds connecting and the key
-//! exchange only: a server that never answers the key of the user would hold the shell open.
+//! Waits until the SSH client of a login is logged in. OpenSSH bounds the time between two packets
+//! only: a server that sends something now and then would hold the shell open.
 
 use crate::vm::LoginFault;
 use meshd_proto::shell::GuestUser;
@@ -11,7 +11,7 @@ use tokio::{
 };
 
 /// Time from the start of the client to its login. More than the `LoginGraceTime` of OpenSSH's
-/// server, 120 s: a server that gives up first says why.
+/// server, 120 s.
 pub(super) const LIMIT: Duration = Duration::from_secs(150);
 /// The kernel does not notify of changes of a terminal's mode.
 const INTERVAL: Duration = Duration::from_millis(500);

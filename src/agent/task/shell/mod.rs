@@ -12,6 +12,7 @@
 //! | `shell_enter` | the process that becomes the shell: control group, session, terminal |
 //! | `shell_program` | what runs in the terminal: the login shell of root, or a login at a guest |
 //! | `shell_session` | one shell, from its order to the end of all its processes |
+//! | `vm_end` | waits for the end of the VM at whose guest a login is |
 
 pub mod guest_enter;
 mod keys;
@@ -22,6 +23,7 @@ mod server_wait;
 pub mod shell_enter;
 mod shell_program;
 mod shell_session;
+mod vm_end;
 
 pub(super) use shell_program::{GuestLogin, ShellProgram};
 

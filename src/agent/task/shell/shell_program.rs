@@ -4,11 +4,12 @@
 use super::{
     super::{cgroup::Cgroup, exit_code::exit_code},
     guest_enter::{self, GuestShellExec},
-    login_wait::{self, until_login},
+    login_wait::{LIMIT, until_login},
     server_wait::until_server,
     shell_enter,
+    vm_end::until_vm_ends,
 };
-use crate::vm::{GuestAccess, LoginFault};
+use crate::vm::{GUEST_ALIVE_INTERVAL, GuestAccess, LoginFault};
 use meshd_proto::{
     shell::{GuestUser, ShellOrder},
     vm::ConsoleNote,
@@ -100,12 +101,27 @@ async fn run_client(
     let access = access
         .await
         .map_err(|_| LoginFault::new("the agent stops", "try again when the node is online"))??;
-    let failed = |step: &'static str| {
-        move |error: io::Error| LoginFault::new(format!("{step}: {error}"), "see `meshd node logs`")
-    };
     if forget_host_key {
         access.forget_host_key().map_err(failed("cannot forget the host key"))?;
     }
+    tokio::select! {
+        ended = log_in(&access, &user, order, group, terminal) => ended,
+        fault = until_vm_ends(&access) => Err(fault),
+    }
+}
+
+fn failed(step: &'static str) -> impl Fn(io::Error) -> LoginFault {
+    move |error| LoginFault::new(format!("{step}: {error}"), "see `meshd node logs`")
+}
+
+/// Runs a client to its end, when the guest has an SSH server.
+async fn log_in(
+    access: &GuestAccess,
+    user: &GuestUser,
+    order: &ShellOrder,
+    group: &Cgroup,
+    terminal: OwnedFd,
+) -> Result<ConsoleNote, LoginFault> {
     let server = SocketAddrV4::new(access.address, SSH_PORT);
     until_server(server, access.age, |line| tell(&terminal, line)).await?;
     let exec = GuestShellExec {
@@ -114,8 +130,9 @@ async fn run_client(
         passwd: access.passwd.clone(),
         folder: access.folder.clone(),
     };
+    let alive_interval = failpoint::time("GUEST_ALIVE", GUEST_ALIVE_INTERVAL);
     let mut command = guest_enter::command(&exec);
-    command.arg(&access.program).args(access.client_arguments(&user));
+    command.arg(&access.program).args(access.client_arguments(user, alive_interval));
     command.env_clear().env("TERM", order.terminal.as_str()).env("LANG", "C.UTF-8");
     // It does not keep the terminal open after the login.
     let login = terminal.try_clone().map_err(failed("cannot copy the terminal"))?;
@@ -130,8 +147,7 @@ async fn run_client(
         }
         tail
     });
-    let limit = failpoint::time("GUEST_LOGIN", login_wait::LIMIT);
-    until_login(&mut child, login, &user, limit).await?;
+    until_login(&mut child, login, user, LIMIT).await?;
     let status = child.wait().await.map_err(failed("cannot wait for the SSH client"))?;
     let messages = timeout(LAST_MESSAGES, messages).await;
     let messages = messages.ok().and_then(Result::ok).unwrap_or_default();
@@ -139,7 +155,7 @@ async fn run_client(
     let is_failed = status.code() == Some(CLIENT_FAILED)
         || (status.code() == Some(guest_enter::CANNOT_RUN.into())
             && messages.starts_with("mesh-agent: "));
-    match LoginFault::of_client(&messages, &user).filter(|_| is_failed) {
+    match LoginFault::of_client(&messages, user, alive_interval).filter(|_| is_failed) {
         Some(fault) => Err(fault),
         None => Ok(ConsoleNote::Exited { code: exit_code(status) }),
     }

@@ -106,6 +106,13 @@ impl WatchedProcess {
         self.pid.as_raw_nonzero().get()
     }
 
+    /// Waits for the end. The exit status is left to [`Self::wait`].
+    pub async fn until_end(&self) {
+        if let Err(error) = self.fd.readable().await {
+            tracing::warn!(pid = self.id(), %error, "cannot watch a process");
+        }
+    }
+
     /// Waits for the end and describes it. May be called again.
     pub async fn wait(&self) -> String {
         if let Err(error) = self.fd.readable().await {

@@ -11,15 +11,18 @@ use crate::{
     },
 };
 use meshd_proto::vm::{ReportedVmState, VmSpec};
-use meshd_types::SystemUuid;
+use meshd_types::{SystemUuid, VmName};
 use std::{fs, io, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 /// What a login at a guest needs.
 #[derive(Clone, Debug)]
 pub struct GuestAccess {
+    pub name: VmName,
     pub uuid: SystemUuid,
     /// Address in the private network.
     pub address: Ipv4Addr,
+    /// Process ID of QEMU, if it is known.
+    pub qemu: Option<u32>,
     /// Time since the start of the VM.
     pub age: Duration,
     pub key: PathBuf,
@@ -96,10 +99,14 @@ pub fn access(
         let hint = "add the package openssh-client to the profile, then boot the node again";
         LoginFault::new("the node has no SSH client", hint)
     })?;
+    let qemu = fs::read_to_string(files.pid()).ok().and_then(|text| text.trim().parse().ok());
     Ok(GuestAccess {
+        name: name.clone(),
         uuid: spec.uuid,
         address,
-        age: age(files, &tree),
+        qemu,
+        // A long time if it is unknown.
+        age: qemu.and_then(|id| process_age(&tree, id)).unwrap_or(Duration::MAX),
         key: files.relay_key(),
         known_hosts: files.relay_known_hosts(),
         passwd: files.relay_passwd(),
@@ -107,12 +114,6 @@ pub fn access(
         uid,
         program,
     })
-}
-
-/// Returns the time since QEMU started; a long time if it is unknown.
-fn age(files: &VmPaths, tree: &Tree) -> Duration {
-    let process = fs::read_to_string(files.pid()).ok().and_then(|text| text.trim().parse().ok());
-    process.and_then(|process| process_age(tree, process)).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]
@@ -171,5 +172,6 @@ mod tests {
         file.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
         let age = of(&good, up, &addresses).expect("it may begin").age;
         assert_eq!(age, Duration::from_millis(300_250), "the kernel's clock counts");
+        assert_eq!(of(&good, up, &addresses).expect("it may begin").qemu, Some(7));
     }
 }

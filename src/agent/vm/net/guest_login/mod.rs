@@ -14,3 +14,4 @@ pub mod relay_key;
 mod ssh_client;
 
 pub use guest_access::{GuestAccess, LoginFault, access};
+pub use ssh_client::ALIVE_INTERVAL;

@@ -11,6 +11,7 @@ use crate::{
     world::{World, eventually, node::PxeNode, program, stderr},
 };
 use meshd_lab::Namespace;
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
@@ -22,8 +23,9 @@ const ADDRESS: &str = "172.30.0.9";
 /// The machine of no other test: an agent that starts ends the shells of its node, and all tests
 /// have the control groups of one system.
 pub(super) const NUMBER: u8 = 41;
-/// The limit of a login in seconds: any other login of this test takes less.
-const LOGIN_LIMIT: (&str, &str) = ("MESHD_GUEST_LOGIN", "30");
+/// Seconds between requests to a silent guest. After three, it is lost; a login has as long for each
+/// answer.
+const ALIVE_INTERVAL: (&str, &str) = ("MESHD_GUEST_ALIVE", "10");
 /// For the configuration of an SSH server that never answers the key of a user.
 const HANGS_AT_THE_LOGIN: &str =
     "AuthorizedKeysCommand /usr/bin/sleep 90\nAuthorizedKeysCommandUser root\nLoginGraceTime 90\n";
@@ -157,6 +159,15 @@ impl Guest {
         self.serve(Command::new("python3").args(["-c", &run]));
     }
 
+    /// Kills the processes of the SSH server that serve logins, and their shells.
+    fn kill_sessions(&self) {
+        let server = self.server.as_ref().map(Child::id);
+        for process in self.namespace.processes().into_iter().filter(|id| Some(*id) != server) {
+            let process = i32::try_from(process).ok().and_then(Pid::from_raw).unwrap();
+            let _ = kill_process(process, Signal::KILL);
+        }
+    }
+
     fn end(&mut self) {
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();
@@ -231,13 +242,60 @@ fn is_forbidden_by_the_site(world: &World) {
     done(world, &["reload"]);
 }
 
+/// The network of the guest goes, or its SSH server, while a shell is open.
+fn is_named_when_the_guest_is_lost(world: &World, guest: &Guest) {
+    let opened = |text: &str| {
+        let mut shell = open(world, &["web"]);
+        shell.types(&format!("echo {text} $((2 + 3))\r"));
+        shell.shows(&format!("{text} 5"));
+        shell
+    };
+    let port = |state| PxeNode::new(world, NUMBER).host().ip(&["link", "set", "gport", state]);
+    let mut silent = opened("silent");
+    port("down").unwrap();
+    silent.shows("the guest has not answered for 30 s");
+    silent.shows("hint: it hangs, or has lost its network");
+    assert_eq!(silent.exit_code(), 255);
+    port("up").unwrap();
+    let mut cut = opened("cut");
+    guest.kill_sessions();
+    cut.shows("the guest ended the connection");
+    assert_eq!(cut.exit_code(), 255);
+}
+
+/// The VM stops while a shell is open.
+fn is_named_when_the_vm_stops(world: &World) {
+    let mut shell = open(world, &["web"]);
+    shell.types("echo open $((2 + 3))\r");
+    shell.shows("open 5");
+    done(world, &["vm", "stop", "web", "--wait"]);
+    shell.shows("the VM web does not run any more");
+    assert_eq!(shell.exit_code(), 255);
+}
+
+fn refuses_what_it_cannot_open(world: &World) {
+    for (args, code, part) in [
+        (&["bare"][..], 1, "no cloud-init data"),
+        (&["nobody"], 1, "nobody"),
+        (&["--", "-oProxyCommand=x"], 1, "-oProxyCommand=x"),
+        (&["web", "--user", "$(id)"], 2, "user name"),
+        (&["web", "--user=-oProxyCommand=x"], 2, "user name"),
+    ] {
+        let mut refused = open(world, args);
+        refused.shows(part);
+        assert_eq!(refused.exit_code(), code, "{args:?}");
+    }
+    let without = world.meshd(&["vm", "shell", "web"]);
+    assert!(stderr(&without).contains("needs a terminal"), "{}", stderr(&without));
+}
+
 #[test]
 fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
     let world = world_with_network();
     let sectors = Node::new();
     let digest = super::add(&world, &sectors, BootSector::Deaf, "deaf");
     let mut machine = Machine::new(&world, &PxeNode::new(&world, NUMBER).boot());
-    machine.start_with_network(&[LOGIN_LIMIT]);
+    machine.start_with_network(&[ALIVE_INTERVAL]);
     world.wait_for_phase("online");
     let nic = format!("[[nic]]\nbridge = \"mesh-nat0\"\naddress = \"{ADDRESS}\"\n");
     let seed = "[cloud_init]\nuser_data = \"#cloud-config\\n\"\n";
@@ -288,6 +346,7 @@ fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
     });
 
     is_forbidden_by_the_site(&world);
+    is_named_when_the_guest_is_lost(&world, &guest);
 
     let fails = |args: &[&str], parts: &[&str]| {
         let mut shell = open(&world, args);
@@ -307,7 +366,10 @@ fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
         &["refuses the key of this node for the user root", "--user"],
     );
     guest.ssh_with("second", "", HANGS_AT_THE_LOGIN);
-    fails(&["web"], &["did not complete the login of root within 30 s", "vm console"]);
+    fails(
+        &["web"],
+        &["did not complete the login of root: it sent nothing for 30 s", "vm console"],
+    );
     eventually("its client has ended", || {
         let found = users(&uuid);
         if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
@@ -322,20 +384,9 @@ fn shell_of_a_guest_uses_the_key_of_its_node_and_names_what_is_wrong() {
     assert_eq!(waiting.exit_code(), 0);
     fails(&["alone"], &["no address in the private network", "mesh-nat0"]);
 
-    for (args, code, part) in [
-        (&["bare"][..], 1, "no cloud-init data"),
-        (&["nobody"], 1, "nobody"),
-        (&["--", "-oProxyCommand=x"], 1, "-oProxyCommand=x"),
-        (&["web", "--user", "$(id)"], 2, "user name"),
-        (&["web", "--user=-oProxyCommand=x"], 2, "user name"),
-    ] {
-        let mut refused = open(&world, args);
-        refused.shows(part);
-        assert_eq!(refused.exit_code(), code, "{args:?}");
-    }
-    let without = world.meshd(&["vm", "shell", "web"]);
-    assert!(stderr(&without).contains("needs a terminal"), "{}", stderr(&without));
-    done(&world, &["vm", "stop", "web", "--wait"]);
+    refuses_what_it_cannot_open(&world);
+    guest.ssh("second", &key);
+    is_named_when_the_vm_stops(&world);
     fails(&["web"], &["the VM web does not run", "vm start web"]);
     done(&world, &["vm", "delete", "web", "--yes", "--wait"]);
     assert!(!machine.vms.join(&uuid).exists(), "the key goes with the VM");
