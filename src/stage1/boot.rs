@@ -23,6 +23,9 @@ use std::{
 };
 
 const SYSFS: &str = "/sys";
+const COMMAND_LINE: &str = "/proc/cmdline";
+const NEIGHBOURS: &str = "/proc/net/arp";
+const NETCONSOLE: &str = "netconsole";
 /// Bundles of the profile, in the root.
 const BUNDLES: &str = "etc/meshd/bundles";
 /// Modules that no device names. What is built into the kernel is not in the index.
@@ -104,6 +107,10 @@ fn run(report: &mut Report) -> Result<Infallible, BootError> {
     report.target = Some((config.failed_url.clone(), config.session));
 
     let mut image = fetch_root(&config)?;
+    // The root came from the central node: its Ethernet address, or that of the router, is known.
+    if let Err(cause) = start_netconsole(&mut loader, &interface, &lease, &config) {
+        console::message(format_args!("netconsole is not started: {cause}"));
+    }
     let new_root = assemble_root(&mut image, &config)?;
     let archive = File::open(STAGE1_OVERLAY_FILE)
         .map_err(|cause| BootError::Read { path: STAGE1_OVERLAY_FILE, cause })?;
@@ -188,6 +195,23 @@ fn start_network(interface: &str, config: &BootConfig) -> Result<network::Lease,
         config.mac, lease.address, lease.prefix, lease.server
     ));
     Ok(lease)
+}
+
+/// Sends kernel messages to the central node from here on, also those of a panic, if the site wants
+/// it. A node that cannot boots without this.
+fn start_netconsole(
+    loader: &mut ModuleLoader,
+    interface: &str,
+    lease: &network::Lease,
+    config: &BootConfig,
+) -> Result<(), String> {
+    let line = fs::read_to_string(COMMAND_LINE).unwrap_or_default();
+    let Some(port) = network::netconsole_port(&line) else { return Ok(()) };
+    let server = *config.failed_url.server().ip();
+    let neighbours = fs::read_to_string(NEIGHBOURS).unwrap_or_default();
+    let parameters = network::netconsole_parameters(interface, lease, server, port, &neighbours)
+        .map_err(|error| error.to_string())?;
+    loader.load_with(NETCONSOLE, &parameters).map_err(|error| error.to_string())
 }
 
 fn fetch_root(config: &BootConfig) -> Result<File, BootError> {

@@ -13,7 +13,8 @@ use meshd_types::Architecture;
 /// order for one boot can.
 const PANIC: &str = "panic=10";
 
-/// UDP port of the central node for kernel messages, as an argument that mesh-init reads.
+/// UDP port of the central node for kernel messages, as an argument that mesh-init and stage 1
+/// read.
 const NETCONSOLE: &str = "meshd.netconsole";
 
 /// Returns the arguments of site and profile, which are part of the generation. An argument of the
@@ -32,7 +33,7 @@ pub fn profile_args(site: &Site, profile: &Profile, architecture: Architecture) 
         Some(consoles) => args.extend(consoles.iter().map(|name| console(name))),
         None => args.extend(facts.consoles.iter().map(|name| console(name))),
     }
-    // mesh-init gives it to the kernel, because only the node knows its interface.
+    // mesh-init or stage 1 gives it to the kernel, because only the node knows its interface.
     args.extend(site.boot.netconsole_port.map(|port| format!("{NETCONSOLE}={port}")));
     args.extend(profile.kernel_args.iter().cloned());
     args

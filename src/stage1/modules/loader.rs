@@ -4,6 +4,7 @@ use super::{devices::modaliases, index::ModuleIndex};
 use rustix::{io::Errno, system::finit_module};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::CStr,
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -38,12 +39,24 @@ impl ModuleLoader {
     /// have is built into the kernel, or its user reports that it is missing.
     pub fn load(&mut self, name: &str) {
         if self.index.contains(name) {
-            self.load_module(name);
+            self.load_module(name, c"");
             return;
         }
         let modules = self.index.with_alias(name);
         let modules: Vec<String> = modules.into_iter().map(str::to_owned).collect();
-        modules.iter().for_each(|module| self.load_module(module));
+        modules.iter().for_each(|module| self.load_module(module, c""));
+    }
+
+    /// Loads a module with parameters, and all that it needs.
+    pub fn load_with(&mut self, name: &str, parameters: &CStr) -> io::Result<()> {
+        if !self.index.contains(name) {
+            return Err(io::Error::other(format!("the image has no module {name}")));
+        }
+        self.load_module(name, parameters);
+        match self.error(name) {
+            Some(error) => Err(io::Error::other(error.to_string())),
+            None => Ok(()),
+        }
     }
 
     /// Loads the modules of devices that were not seen before. Returns true if there was one: its
@@ -68,22 +81,23 @@ impl ModuleLoader {
         self.tried.iter().filter_map(|(name, error)| Some((name.as_str(), error.as_ref()?)))
     }
 
-    fn load_module(&mut self, name: &str) {
-        for (name, module) in self.index.load_order(name) {
+    fn load_module(&mut self, target: &str, parameters: &CStr) {
+        for (name, module) in self.index.load_order(target) {
             if self.tried.contains_key(name) {
                 continue;
             }
             let path = self.folder.join(module.path.relative());
-            let outcome = insert(&path, module.is_compressed()).err();
+            let parameters = if name == target { parameters } else { c"" };
+            let outcome = insert(&path, module.is_compressed(), parameters).err();
             self.tried.insert(name.to_owned(), outcome);
         }
     }
 }
 
-fn insert(path: &Path, is_compressed: bool) -> io::Result<()> {
+fn insert(path: &Path, is_compressed: bool, parameters: &CStr) -> io::Result<()> {
     let file = File::open(path)?;
     let flags = if is_compressed { COMPRESSED_FILE } else { 0 };
-    match finit_module(&file, c"", flags) {
+    match finit_module(&file, parameters, flags) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
     }

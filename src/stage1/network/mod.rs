@@ -8,6 +8,7 @@
 //! | `dhcp_client` | DHCP client without I/O: pure |
 //! | `dhcp_socket` | runs the client on a NIC |
 //! | `links` | rtnetlink: sets the NIC up, adds address and route |
+//! | `netconsole` | kernel messages by UDP: parameters of the module; pure |
 //! | `handover` | files that let the network of the OS keep the lease |
 
 mod nic;
@@ -16,6 +17,7 @@ mod options;
 mod dhcp_client;
 mod dhcp_socket;
 mod links;
+mod netconsole;
 mod handover;
 
 pub use dhcp_client::{DhcpClient, DhcpStep};
@@ -23,4 +25,5 @@ pub use dhcp_socket::{AcquireError, acquire};
 pub use handover::write_handover;
 pub use lease::Lease;
 pub use links::{add_address, add_default_route, set_mtu, set_up};
+pub use netconsole::{netconsole_parameters, netconsole_port};
 pub use nic::{explain_missing_nic, has_carrier, interface_of};

@@ -1,12 +1,12 @@
-//! Kernel messages by UDP, from a real kernel: Debian's kernel in QEMU, and the function of mesh-init
-//! that starts its netconsole. QEMU's own network sends the packets of the guest from the machine's
-//! address.
+//! Kernel messages by UDP, from a real kernel: Debian's kernel in QEMU, with the function of
+//! mesh-init that starts its netconsole, and with stage 1. QEMU's own network sends the packets of
+//! the guest from the machine's address.
 
 use super::logs;
 use crate::{
     boot::mesh_init,
     work::vms::linux,
-    world::{CENTRAL, World, eventually, node::PxeNode, program::Program},
+    world::{CENTRAL, World, eventually, node::PxeNode, program::Program, unpack},
 };
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -59,18 +59,57 @@ echo c >/proc/sysrq-trigger
     )
 }
 
-fn initramfs(dir: &Path) -> String {
-    let root = dir.join("root");
-    for folder in ["bin", "dev", "proc", "sys"] {
-        fs::create_dir_all(root.join(folder)).unwrap();
-    }
-    fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
-    fs::write(root.join("init"), init()).unwrap();
-    fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755)).unwrap();
-    linux::unpack_modules(&root, &MODULES);
-    let initramfs = dir.join("initramfs");
-    linux::pack_initramfs(&root, &initramfs);
+/// Writes a program to the root of an initramfs.
+fn add_program(root: &Path, name: &str, content: &[u8]) {
+    let path = root.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Packs this root, with modules.
+fn pack(root: &Path) -> String {
+    linux::unpack_modules(root, &MODULES);
+    let initramfs = root.with_extension("initramfs");
+    linux::pack_initramfs(root, &initramfs);
     initramfs.to_str().unwrap().to_owned()
+}
+
+/// Starts Debian's kernel on the machine with these arguments.
+fn start_kernel(machine: &PxeNode<'_>, initramfs: &str, arguments: &str) -> Program {
+    let kernel = linux::kernel();
+    let line = format!("console=ttyS0 panic=-1 tsc=unstable printk.devkmsg=on {arguments}");
+    let nic = format!("virtio-net-pci,netdev=net,romfile=,mac={}", machine.mac);
+    let args = [
+        ["-accel", "tcg"],
+        ["-cpu", "max"],
+        ["-machine", "q35"],
+        ["-m", "256"],
+        ["-display", "none"],
+        ["-monitor", "none"],
+        ["-serial", "stdio"],
+        ["-netdev", "user,id=net"],
+        ["-device", &nic],
+        ["-kernel", kernel.to_str().unwrap()],
+        ["-initrd", initramfs],
+        ["-append", &line],
+    ];
+    let args = [&["-nodefaults", "-no-reboot"][..], args.as_flattened()].concat();
+    let qemu = Program::start(machine.world, &machine.host(), "qemu-system-x86_64", &args);
+    qemu.says("Linux version", 1);
+    qemu
+}
+
+/// Waits until the log of the boot has a text, and returns the messages of the kernel.
+fn until_sent(world: &World, node: &str, text: &str) -> String {
+    let log = eventually(text, || {
+        let log = logs(world, &[node, "--source", "netconsole"]);
+        if log.contains(text) { Ok(log) } else { Err(log) }
+    });
+    // The kernel first sends what it has written before.
+    assert!(log.starts_with("[    0.000000] Linux version 6."), "{log}");
+    assert!(!log.contains("not started"), "{log}");
+    log
 }
 
 #[test]
@@ -82,38 +121,47 @@ fn messages_of_a_real_kernel_up_to_its_panic_are_in_the_log_of_its_boot() {
     machine.ipxe().unwrap();
     let node = world.node()["id"].as_str().unwrap().to_owned();
     let dir = tempfile::tempdir().unwrap();
-    let initramfs = initramfs(dir.path());
-    let kernel = linux::kernel();
-    let line = "console=ttyS0 panic=-1 tsc=unstable printk.devkmsg=on meshd.netconsole=6666";
-    let nic = "virtio-net-pci,netdev=net,romfile=";
-    let args = [
-        ["-accel", "tcg"],
-        ["-cpu", "max"],
-        ["-machine", "q35"],
-        ["-m", "256"],
-        ["-display", "none"],
-        ["-monitor", "none"],
-        ["-serial", "stdio"],
-        ["-netdev", "user,id=net"],
-        ["-device", nic],
-        ["-kernel", kernel.to_str().unwrap()],
-        ["-initrd", &initramfs],
-        ["-append", line],
-    ];
-    let args = [&["-nodefaults", "-no-reboot"][..], args.as_flattened()].concat();
-    let qemu = Program::start(&world, &machine.host(), "qemu-system-x86_64", &args);
-    qemu.says("Linux version", 1);
+    let root = dir.path().join("root");
+    for folder in ["dev", "proc", "sys"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    add_program(&root, "bin/busybox", &fs::read("/bin/busybox").unwrap());
+    add_program(&root, "init", init().as_bytes());
+    let qemu = start_kernel(&machine, &pack(&root), "meshd.netconsole=6666");
     qemu.says("mesh-init: line", 5);
-    let log = eventually("the panic is in the log", || {
-        let log = logs(&world, &[&node, "--source", "netconsole"]);
-        if log.contains("Kernel panic - not syncing: sysrq") { Ok(log) } else { Err(log) }
-    });
-    // The kernel first sends what it has written before.
-    assert!(log.starts_with("[    0.000000] Linux version 6."), "{log}");
+    let log = until_sent(&world, &node, "Kernel panic - not syncing: sysrq");
     assert!(log.contains("] mesh-init: line "), "{log}");
-    assert!(!log.contains("no router") && !log.contains("not started"), "{log}");
+    assert!(!log.contains("no router"), "{log}");
     let long = format!("] {} end\n", "x".repeat(LONG));
     assert!(log.contains(&long), "a message in two packets is one line: {log}");
     let is_of_kernel = |line: &str| line.starts_with('[') && line.contains("] ");
     assert!(log.lines().all(is_of_kernel), "{log}");
+}
+
+/// The initramfs has no loop device: stage 1 fails after it has fetched the root.
+#[test]
+fn messages_of_stage1_after_the_fetch_of_the_root_are_in_the_log_of_its_boot() {
+    let mut world = World::prepared("auto");
+    world.write_root_image("tiny");
+    let profile = "[profiles.tiny]\nimage = \"tiny\"\noverlays = [\"base\", \"agent\"]\n\
+        writable = \"16M\"\n[profiles.compute]";
+    world.edit_site("[profiles.compute]", profile);
+    world.edit_site("profile = \"discovery\"", "profile = \"tiny\"");
+    world.edit_site("[boot]", "[boot]\nnetconsole_port = 6666");
+    world.start();
+    let machine = PxeNode::new(&world, 1);
+    let script = machine.power_on().unwrap();
+    let mut words = script.0.split_whitespace();
+    let port = words.find(|word| word.starts_with("meshd.netconsole=")).expect("a port");
+    let overlay = machine.get(&script.overlay().unwrap()).unwrap();
+    let (config, _) = unpack::stage1(&overlay.body);
+    let node = world.node()["id"].as_str().unwrap().to_owned();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/agent/x86_64/stage1");
+    add_program(&root, "meshd/stage1", &fs::read(program).expect("make agent"));
+    fs::write(root.join("meshd/stage1.json"), config.to_string()).unwrap();
+    let arguments = format!("rdinit=/meshd/stage1 {port}");
+    let _qemu = start_kernel(&machine, &pack(&root), &arguments);
+    until_sent(&world, &node, "stage1: FAILED: ");
 }
