@@ -1,5 +1,5 @@
-//! Somebody behind a real relay (isc-dhcp-relay), on another port of it than the machine in whose
-//! name they speak. meshd does not see their Ethernet address: the relay agent information (option
+//! Somebody behind a real relay (isc-dhcp-relay, systemd-networkd), on another port of it than the
+//! machine in whose name they speak. meshd does not see their Ethernet address: the relay agent information (option
 //! 82) tells the two apart.
 
 use super::{
@@ -13,6 +13,7 @@ use crate::world::{
     node::{PxeNode, Script},
     program::Program,
 };
+use serde_json::Value;
 use std::{
     fs,
     net::{Ipv4Addr, UdpSocket},
@@ -28,11 +29,22 @@ const FREE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 109);
 const REQUEST: u8 = 3;
 const DECLINE: u8 = 4;
 
-/// A network with two ports behind the relay, which has these further options: `port0` for the
-/// victim, `port1` for the stranger.
-fn far_network(world: &World, options: &[&str]) -> Program {
+/// systemd-networkd as the relay at `down0`: isc-dhcp-relay cannot have a remote ID. Its `/run` has
+/// this network alone, and a read-only `/sys` tells it that there is no udev. systemd 252 sets an
+/// address that is there already again and again.
+const NETWORKD: &str = "set -e
+ip address flush dev down0
+mount -t sysfs -o ro sysfs /sys
+mount -t tmpfs tmpfs /run
+mkdir -p /run/systemd/network
+install -d -o systemd-network -g systemd-network /run/systemd/netif /run/systemd/netif/links /run/systemd/netif/leases
+printf '%s' \"$1\" >/run/systemd/network/down0.network
+exec env SYSTEMD_LOG_TARGET=console SYSTEMD_LOG_LEVEL=debug /lib/systemd/systemd-networkd";
+
+/// Makes a network with these ports of the router: `port0`, `port1`.
+fn connect_far_network(world: &World, ports: &[&str]) {
     let router = &world.nodes;
-    for number in ["0", "1"] {
+    for number in ports {
         let (down, port) = (format!("down{number}"), format!("port{number}"));
         router.ip(&["link", "add", &down, "type", "veth", "peer", "name", &port]).unwrap();
         router.ip(&["address", "add", &format!("{RELAY}/24"), "dev", &down]).unwrap();
@@ -40,13 +52,32 @@ fn far_network(world: &World, options: &[&str]) -> Program {
         router.ip(&["link", "set", &port, "up"]).unwrap();
     }
     router.ip(&["address", "add", &format!("{ROUTER}/24"), "dev", "eth0"]).unwrap();
-    // Both ports are one network: the kernel finds the victim by the route of the first port.
-    router.ip(&["route", "add", &STRANGER.to_string(), "dev", "down1"]).unwrap();
     router.inside(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap().unwrap();
     world.central.ip(&["route", "add", "10.88.0.0/24", "via", &ROUTER.to_string()]).unwrap();
+}
+
+/// Starts a relay with this remote ID.
+fn start_networkd(world: &World, remote_id: &str) -> Program {
+    let network = format!(
+        "[Match]\nName=down0\n[Network]\nAddress={RELAY}/24\nDHCPServer=yes\n\
+         LinkLocalAddressing=no\nIPv6AcceptRA=no\n[DHCPServer]\nRelayTarget={CENTRAL}\nBindToInterface=no\n\
+         RelayAgentCircuitId=string:Gi1/0/7\nRelayAgentRemoteId=string:{remote_id}\n"
+    );
+    let args = ["--mount", "--propagation", "private", "sh", "-c", NETWORKD, "sh", &network];
+    let relay = Program::start(world, &world.nodes, "unshare", &args);
+    relay.says("DHCPv4 server: STARTED", 1);
+    relay
+}
+
+/// A network with two ports behind a relay that has these further options: `port0` for the victim,
+/// `port1` for the stranger.
+fn far_network(world: &World, options: &[&str]) -> Program {
+    connect_far_network(world, &["0", "1"]);
+    // Both ports are one network: the kernel finds the victim by the route of the first port.
+    world.nodes.ip(&["route", "add", &STRANGER.to_string(), "dev", "down1"]).unwrap();
     let interfaces = ["-iu", "eth0", "-id", "down0", "-id", "down1", CENTRAL];
     let args = [&["-4", "-d", "--no-pid", "-a"][..], options, &interfaces].concat();
-    Program::start(world, router, "dhcrelay", &args)
+    Program::start(world, &world.nodes, "dhcrelay", &args)
 }
 
 pub fn far_world() -> (World, Program) {
@@ -173,7 +204,7 @@ fn forged_router_address_gets_no_boot_of_relayed_machines() {
     // meshd ends the connection when it sees the stranger's frames.
     let script = thief.get(&victim.script_url()).map(|answer| answer.text()).unwrap_or_default();
     assert!(Script(script.clone()).overlay().is_none(), "the stranger got a boot: {script}");
-    let named = |event: &serde_json::Value| {
+    let named = |event: &Value| {
         event["detail"].as_str().is_some_and(|text| text.contains(&STRANGER_MAC.to_string()))
     };
     eventually("an alarm names the stranger's card", || {
@@ -209,7 +240,7 @@ fn machine_that_poses_as_relay_opens_no_session_and_raises_an_alarm() {
         let expected = format!("{STRANGER} relayed a DHCP request of {}", machine.mac);
         eventually(&format!("an alarm says: {expected}"), || {
             let events = world.events("boot_impersonated");
-            let is_said = |event: &serde_json::Value| {
+            let is_said = |event: &Value| {
                 event["detail"].as_str().is_some_and(|text| text.contains(&expected))
             };
             if events.iter().any(is_said) { Ok(()) } else { Err(format!("{events:?}")) }
@@ -242,17 +273,18 @@ fn relayed_dhcp_from_port_of_unprivileged_programs_opens_no_session() {
     );
 }
 
-/// Requests an address on `port1` with an option 82 that names `port0`, until a boot session is
-/// open, and asks for the script.
-fn forge_port(world: &World, machine: &PxeNode<'_>) {
+/// Requests an address on a port with an option 82 of this content, until a boot session is open,
+/// and asks for the script.
+fn forge_port(world: &World, machine: &PxeNode<'_>, port: &str, content: &[u8]) {
     let address = Ipv4Addr::new(10, 88, 0, 105);
-    world.host_on(machine.mac, "port1");
-    world.nodes.ip(&["route", "add", &address.to_string(), "dev", "down1"]).unwrap();
+    world.host_on(machine.mac, port);
+    let router_port = port.replace("port", "down");
+    world.nodes.ip(&["route", "add", &address.to_string(), "dev", &router_port]).unwrap();
     let host = machine.host();
     host.ip(&["address", "replace", &format!("{address}/24"), "dev", "eth0"]).unwrap();
     host.ip(&["route", "replace", "default", "via", RELAY]).unwrap();
     machine.address.set(Some(address));
-    let options = [(50, address.octets().to_vec()), (82, [&[1, 5][..], b"down0"].concat())];
+    let options = [(50, address.octets().to_vec()), (82, content.to_vec())];
     let direct = dhcp::packet(machine.mac, machine.uuid, As::Ipxe, REQUEST, &options);
     let mut relayed = direct.clone();
     relayed[24..28].copy_from_slice(&RELAY.parse::<Ipv4Addr>().unwrap().octets());
@@ -269,29 +301,71 @@ fn forge_port(world: &World, machine: &PxeNode<'_>) {
     machine.script().unwrap();
 }
 
+/// A site with a segment behind a relay, and a rule for machines with this criterion.
+fn prepared_with_rule(criterion: &str) -> World {
+    let world = prepared("approve", "");
+    let rule = format!("[[enroll.rule]]\nname = \"rack-a\"\n{criterion}\nlabels = [\"rack=a\"]\n");
+    let site = fs::read_to_string(&world.site).unwrap();
+    fs::write(&world.site, site + rule.as_str()).unwrap();
+    world
+}
+
+/// The record of a machine.
+fn record(world: &World, machine: &PxeNode<'_>) -> Value {
+    let nodes = world.json(&["node", "list", "-o", "json"]);
+    let mac = machine.mac.to_string();
+    let found = nodes.as_array().unwrap().iter().find(|node| node["mac"] == mac.as_str());
+    found.unwrap_or_else(|| panic!("{mac} in {nodes}")).clone()
+}
+
+/// MAC addresses of the machines that the rule labelled.
+fn labelled(world: &World) -> Vec<String> {
+    let nodes = world.json(&["node", "list", "-l", "rack=a", "-o", "json"]);
+    nodes.as_array().unwrap().iter().map(|node| node["mac"].as_str().unwrap().to_owned()).collect()
+}
+
 #[test]
 fn machine_that_writes_option_82_gets_no_rule_of_a_switch_port() {
     // By default, the relay replaces the option of a machine.
     for options in [&[][..], &["-m", "append"]] {
-        let mut world = prepared("approve", "");
-        let rule = "[[enroll.rule]]\nname = \"rack-a\"\ncircuit_ids = [\"down0\"]\nlabels = [\"rack=a\"]\n";
-        let site = fs::read_to_string(&world.site).unwrap();
-        fs::write(&world.site, site + rule).unwrap();
+        let mut world = prepared_with_rule("circuit_ids = [\"down0\"]");
         let _relay = far_network(&world, options);
         world.start();
-        let (machine, forger) = (PxeNode::new(&world, 1), PxeNode::new(&world, 2));
+        let machine = PxeNode::new(&world, 1);
+        let forger = PxeNode::new(&world, 2);
         world.host_on(machine.mac, "port0");
         // The rule approves its port.
         machine.boot();
-        forge_port(&world, &forger);
-        let nodes = world.json(&["node", "list", "-o", "json"]);
-        let of = |machine: &PxeNode<'_>| {
-            let mac = machine.mac.to_string();
-            nodes.as_array().unwrap().iter().find(|node| node["mac"] == mac.as_str()).unwrap()
-        };
-        assert_eq!(of(&forger)["phase"], "discovered", "{options:?}: {nodes}");
-        let of_rule = world.json(&["node", "list", "-l", "rack=a", "-o", "json"]);
-        let macs: Vec<_> = of_rule.as_array().unwrap().iter().map(|node| &node["mac"]).collect();
-        assert_eq!(macs, [&of(&machine)["mac"]], "{options:?}");
+        forge_port(&world, &forger, "port1", &[&[1, 5][..], b"down0"].concat());
+        assert_eq!(record(&world, &forger)["phase"], "discovered", "{options:?}");
+        assert_eq!(labelled(&world), [machine.mac.to_string()], "{options:?}");
     }
+}
+
+#[test]
+fn rule_of_a_remote_id_approves_the_machines_of_this_switch_only() {
+    let mut world = prepared_with_rule("remote_ids = [\"switch-a\"]");
+    connect_far_network(&world, &["0"]);
+    world.start();
+    let [machine, other, forger] = [1, 2, 3].map(|number| PxeNode::new(&world, number));
+    let relay = start_networkd(&world, "switch-a");
+    world.host_on(machine.mac, "port0");
+    machine.boot();
+    drop(relay);
+    let _relay = start_networkd(&world, "switch-b");
+    world.host_on(other.mac, "port0");
+    other.power_on().unwrap();
+    // This relay appends its option to that of a machine.
+    forge_port(&world, &forger, "port0", &[&[2, 8][..], b"switch-a"].concat());
+    let ids = |machine| {
+        let node = record(&world, machine);
+        ["circuit_id", "remote_id"].map(|key| node[key].as_str().map(str::to_owned))
+    };
+    assert_eq!(ids(&machine), ["Gi1/0/7", "switch-a"].map(|id| Some(id.to_owned())));
+    assert_eq!(ids(&other), ["Gi1/0/7", "switch-b"].map(|id| Some(id.to_owned())));
+    assert_eq!(ids(&forger), [None, None]);
+    for waiting in [&other, &forger] {
+        assert_eq!(record(&world, waiting)["phase"], "discovered");
+    }
+    assert_eq!(labelled(&world), [machine.mac.to_string()]);
 }
