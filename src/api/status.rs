@@ -49,6 +49,9 @@ pub struct StatusView {
     pub nodes: usize,
     /// Number of nodes in each phase; phases without nodes are absent.
     pub phases: BTreeMap<String, usize>,
+    /// Number of nodes that need an operator, as `attention=true` lists them.
+    #[serde(default)]
+    pub attention: usize,
     /// Counts of the units for VMs.
     #[serde(default)]
     pub units: UnitCount,

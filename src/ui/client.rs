@@ -40,6 +40,8 @@ pub(crate) struct ApiClient {
     pub(crate) consoles: Consoles,
     pub(crate) sessions: Sessions,
     pub(crate) sent_approvals: SentApprovals,
+    /// Orders that the API executes now, and the bodies of its answers.
+    pub(crate) running_orders: SentForms<Vec<u8>>,
     /// True if the browser reports that a page of another origin sent the request.
     pub(crate) is_foreign: bool,
     /// Origin of the browser's request, in the form that the API expects.
@@ -57,8 +59,8 @@ pub(crate) struct ApiClient {
 pub(crate) struct NavCounts {
     /// Machines that wait for approval.
     pub(crate) waiting: usize,
-    /// Nodes that are offline, degraded or quarantined.
-    pub(crate) troubled: usize,
+    /// Nodes that need an operator.
+    pub(crate) attention: usize,
     /// Findings of doctor that are no success.
     pub(crate) findings: usize,
     /// True if a finding keeps machines from booting.
@@ -293,7 +295,8 @@ impl ApiClient {
         Ok(tail)
     }
 
-    /// Sends an order.
+    /// Sends an order. The same order of the same session, as a double click sends it, has the
+    /// result of the one that runs, and a browser that closes its connection ends neither.
     pub(crate) async fn order<B, R>(
         &self,
         path: PostPath<B, R>,
@@ -322,9 +325,21 @@ impl ApiClient {
         if !notes.key.is_empty() {
             headers.insert(KEY_HEADER, plain("key", &notes.key)?);
         }
-        let response = self.call(Method::POST, path.as_str(), headers, Body::from(body)).await?;
-        let body = collect(response.into_body()).await?;
+        let order = self.order_digest(path.as_str(), notes, &body);
+        let (client, path) = (self.clone(), path.as_str().to_owned());
+        let work = async move {
+            let response = client.call(Method::POST, &path, headers, Body::from(body)).await?;
+            collect(response.into_body()).await
+        };
+        let body = self.running_orders.share(order, work).await?;
         serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))
+    }
+
+    fn order_digest(&self, path: &str, notes: &OrderNotes, body: &[u8]) -> Digest {
+        let session = self.session.map(|session| session.to_string()).unwrap_or_default();
+        let force = if notes.force { "force" } else { "" };
+        let texts = [session.as_str(), path, &notes.reason, force, &notes.key];
+        Digest::of_fields(texts.into_iter().map(str::as_bytes).chain([body]))
     }
 
     /// Gives an order without types, and returns the response as JSON.

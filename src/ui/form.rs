@@ -70,6 +70,27 @@ impl<T: Clone + Send + Sync + 'static> SentForms<T> {
         }
     }
 
+    /// Returns the result of work that is shared with all who ask for it while it runs. It is
+    /// forgotten then: the API knows the orders that it executed, by their keys.
+    pub(crate) async fn share<E: Send + 'static>(
+        &self,
+        form: Digest,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E> {
+        let sent = self.clone();
+        let work = async move {
+            let result = work.await;
+            sent.forget(form);
+            result
+        };
+        self.execute_once(form, work).await
+    }
+
+    fn forget(&self, form: Digest) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(sent, _)| *sent != form);
+    }
+
     fn result_of(&self, form: Digest) -> Arc<OnceCell<T>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = all.iter().find(|(sent, _)| *sent == form) {
@@ -106,5 +127,18 @@ mod tests {
         assert_eq!(again(1).await, Ok(1));
         assert_eq!(again(0).await, Ok(1000), "the oldest one is gone");
         assert_eq!(sent.0.lock().expect("no panic").len(), MAX_RESULTS);
+    }
+
+    #[tokio::test]
+    async fn shared_result_is_forgotten_when_the_work_ends() {
+        let (sent, form) = (SentForms::default(), Digest::of(b"form"));
+        let work = |number: usize| async move {
+            tokio::task::yield_now().await;
+            Ok::<_, ()>(number)
+        };
+        let both = tokio::join!(sent.share(form, work(1)), sent.share(form, work(2)));
+        assert_eq!(both, (Ok(1), Ok(1)));
+        assert_eq!(sent.share(form, work(3)).await, Ok(3));
+        assert!(sent.0.lock().expect("no panic").is_empty());
     }
 }

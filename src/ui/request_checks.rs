@@ -4,7 +4,7 @@ use crate::{
     Environment, PREFIX, assets,
     client::{ApiClient, ApiError, NavCounts, SentApprovals},
     console::Consoles,
-    form::Fields,
+    form::{Fields, SentForms},
     html,
     screens::{self, sign_in},
     session::{Session, SessionOrigin, Sessions, SignIn},
@@ -46,6 +46,7 @@ struct Gate {
     sessions: Sessions,
     consoles: Consoles,
     sent_approvals: SentApprovals,
+    running_orders: SentForms<Vec<u8>>,
 }
 
 pub(crate) fn router(environment: Environment) -> Router {
@@ -55,6 +56,7 @@ pub(crate) fn router(environment: Environment) -> Router {
         sessions: Sessions::default(),
         consoles: Consoles::default(),
         sent_approvals: SentApprovals::default(),
+        running_orders: SentForms::default(),
     };
     // One handler serves all paths: a route of this router would leave its path parameters in the
     // request, and the API counts its parameters.
@@ -209,6 +211,7 @@ impl Gate {
             consoles,
             sessions,
             sent_approvals: self.sent_approvals.clone(),
+            running_orders: self.running_orders.clone(),
             is_foreign,
             origin,
             session,

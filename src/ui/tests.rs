@@ -9,6 +9,7 @@ mod orders;
 mod pages;
 mod rack;
 mod rack_data;
+mod refresh;
 mod security;
 mod texts;
 
@@ -121,7 +122,6 @@ impl FakeApi {
             "/v1/bulk/nodes/drain" => {
                 json!({ "operation": "0a0b0c0d", "finished": false, "failed": 0, "results": [] })
             }
-            "/v1/status" => texts::status(),
             "/v1/slots" | "/v1/api-tokens" | "/v1/api-tokens/create" => orders::answer(&path),
             "/v1/vms" if query.contains("node=3f9a1c0e") => confirmations::vms(),
             // Confirmations ask for tasks that have not ended alone.

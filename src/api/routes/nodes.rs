@@ -17,6 +17,7 @@ const NODE_PARAMETERS: &[&str] = &[
     "label",
     "phase",
     "condition",
+    "attention",
     "profile",
     "q",
     "sort",

@@ -30,7 +30,8 @@ pub(crate) struct List {
     removed: bool,
     /// List machines that have not appeared instead
     #[arg(long, conflicts_with_all = [
-        "removed", "labels", "selector", "phase", "condition", "profile", "find", "sort", "watch",
+        "removed", "labels", "selector", "phase", "condition", "attention", "profile", "find",
+        "sort", "watch",
     ])]
     expected: bool,
     /// Add a column with the labels
@@ -45,6 +46,9 @@ pub(crate) struct List {
     /// Show nodes with these conditions only, separated by commas
     #[arg(long, value_name = "CONDITION", value_delimiter = ',')]
     condition: Vec<ConditionKind>,
+    /// Show nodes that need an operator only
+    #[arg(long)]
+    attention: bool,
     /// Show nodes with these profiles only, separated by commas
     #[arg(long, value_name = "PROFILE", value_delimiter = ',')]
     profile: Vec<ProfileName>,
@@ -182,6 +186,7 @@ impl List {
         !self.nodes.is_empty()
             || !self.phase.is_empty()
             || !self.condition.is_empty()
+            || self.attention
             || !self.profile.is_empty()
             || self.find.is_some()
     }
@@ -200,6 +205,7 @@ impl List {
             .with_optional("label", self.selector.as_ref())
             .with_optional("phase", list(phases))
             .with_optional("condition", list(conditions))
+            .with_optional("attention", self.attention.then_some(true))
             .with_optional("profile", list(profiles))
             .with_optional("q", self.find.as_ref())
             .with_optional("sort", self.sort.as_ref())

@@ -409,7 +409,8 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     if !node.conditions.is_empty() {
         // A detail may contain long instructions and therefore has separate lines.
         for condition in &node.conditions {
-            out += &format!("\n{} since {}\n", condition.kind.as_str(), seen(condition.since));
+            let (words, name) = (condition.kind.words(), condition.kind.as_str());
+            out += &format!("\n{words} ({name}) since {}\n", seen(condition.since));
             out += &wrapped(&condition.detail, 2);
         }
     }

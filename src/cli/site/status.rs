@@ -44,6 +44,11 @@ pub(crate) fn render(status: &StatusView) -> String {
     } else {
         format!("{}: {}", status.nodes, counts(&status.phases))
     };
+    let attention = match status.attention {
+        0 => String::new(),
+        1 => "1 node: meshd node list --attention".to_owned(),
+        many => format!("{many} nodes: meshd node list --attention"),
+    };
     let head = fields([
         ("site", status.site.clone()),
         ("meshd", format!("{}, process {}", status.version, status.pid)),
@@ -57,6 +62,7 @@ pub(crate) fn render(status: &StatusView) -> String {
         ),
         ("ready", if status.ready { "yes" } else { "no" }.to_owned()),
         ("nodes", nodes),
+        ("attention", attention),
         ("conditions", counts(&status.conditions)),
         ("units", units),
     ]);

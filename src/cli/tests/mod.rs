@@ -163,6 +163,7 @@ fn multi_node_verbs_accept_names_or_selector() {
         "meshd node list --labels --watch",
         "meshd node list --phase online,degraded --profile compute --find 10.77 --sort -last_seen",
         "meshd node list --condition boot_loop,drift",
+        "meshd node list --attention",
         "meshd activities -o json",
         "meshd operation list -o json",
         "meshd operation show 0123abcd -o json",
@@ -265,7 +266,7 @@ fn node_tables_contain_no_control_characters() {
     last seen     1970-01-01T00:01:30.000Z (5s ago)
     discovered    1970-01-01T00:00:00.000Z (1m 35s ago)
 
-    weak_identity since 1970-01-01T00:00:00.000Z (1m 35s ago)
+    recognised by a MAC address alone (weak_identity) since 1970-01-01T00:00:00.000Z (1m 35s ago)
       only a MAC
     ");
 }

@@ -67,5 +67,6 @@ pub use node::{
     record::{CheckProvenance, ConflictingMachine, Fingerprint, LinkState, NextBootOverride, Node},
     relay_port::RelayPort,
     selector::Selector,
+    severity::Severity,
     unit_map::{ApprovedFunction, UnitMap},
 };

@@ -1,10 +1,11 @@
-// Pages work without this script. It shows how long ago a time was, keeps the parts of a page that are marked `data-live`
-// up to date, selects all boxes of a table, and handles the keys that the dialog `keys` lists.
+// Pages work without this script. It shows how long ago a time was, keeps the navigation and the parts of a page that are
+// marked `data-live` up to date (the server sends those that changed), selects all boxes of a table, and handles the keys that the dialog `keys` lists.
 "use strict";
 
 const PERIOD = 3000; // between two looks, in milliseconds
 const BOOT_PERIOD = 1000; // while the page shows the progress of a boot
 const MAX_PERIOD = 60000; // while the central node does not answer
+const LOOK_TIME = 60000; // for an answer, in milliseconds: a connection may have died in a sleep
 const COST_RATIO = 10; // a look takes at most a tenth of the time: a slow answer slows the looks down
 
 const TIME_PERIOD = 10000; // between two updates of relative times, in milliseconds
@@ -53,17 +54,49 @@ function isInUse(part) {
     || (selection !== null && !selection.isCollapsed && part.contains(selection.anchorNode));
 }
 
-let known = null; // entity tag of what is shown
+let known = document.body.dataset.tag ?? null; // entity tag of what the server sent
 const sources = new WeakMap(); // live parts as the server sent them, before their times became relative
+const held = new Map(); // new content of parts in use, by their IDs
 
 function liveParts() {
   return document.querySelectorAll("[data-live], #nav");
 }
 let period = PERIOD;
 
+// Gives a part its new content, or keeps the content until nobody uses the part.
+function update(part, next) {
+  const source = next.innerHTML;
+  held.delete(part.id);
+  if (source === sources.get(part)) {
+    return;
+  }
+  if (isInUse(part)) {
+    held.set(part.id, next.cloneNode(true)); // a part within it may take its own nodes
+    return;
+  }
+  const output = part.querySelector(".output");
+  const atEnd = output !== null && output.scrollTop + output.clientHeight >= output.scrollHeight - 8;
+  localTimes(next);
+  part.replaceChildren(...next.childNodes);
+  sources.set(part, source);
+  if (atEnd) {
+    showEnd(part);
+  }
+}
+
+function updateHeld() {
+  for (const [id, next] of [...held]) {
+    const part = document.getElementById(id);
+    if (part !== null) {
+      update(part, next);
+    }
+  }
+}
+
 async function look() {
   const headers = known === null ? {} : { "If-None-Match": known };
-  const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "follow" });
+  const signal = AbortSignal.timeout(LOOK_TIME);
+  const answer = await fetch(location.href, { headers, signal, cache: "no-store", redirect: "follow" });
   if (answer.redirected) {
     location.reload(); // signed out
     return;
@@ -74,32 +107,14 @@ async function look() {
   if (!answer.ok) {
     throw new Error(String(answer.status));
   }
-  const tag = answer.headers.get("ETag");
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-  let isWhole = true;
   for (const part of liveParts()) {
     const next = fresh.getElementById(part.id);
-    if (next === null) {
-      continue;
-    }
-    const source = next.innerHTML;
-    if (source === sources.get(part)) {
-      continue;
-    }
-    if (isInUse(part)) {
-      isWhole = false;
-      continue;
-    }
-    const output = part.querySelector(".output");
-    const atEnd = output !== null && output.scrollTop + output.clientHeight >= output.scrollHeight - 8;
-    localTimes(next);
-    part.replaceChildren(...next.childNodes);
-    sources.set(part, source);
-    if (atEnd) {
-      showEnd(part);
+    if (next !== null) {
+      update(part, next);
     }
   }
-  known = isWhole ? tag : null;
+  known = answer.headers.get("ETag");
 }
 
 function showEnd(root) {
@@ -108,9 +123,16 @@ function showEnd(root) {
   }
 }
 
+let isLooking = false;
+
 async function watch() {
+  if (isLooking) {
+    return; // a tab that is shown again asks once
+  }
+  isLooking = true;
   // A hidden tab asks nothing; it looks as soon as it is seen again.
   if (!document.hidden) {
+    updateHeld();
     try {
       const began = performance.now();
       await look();
@@ -123,6 +145,7 @@ async function watch() {
       document.body.classList.add("stale");
     }
   }
+  isLooking = false;
   timer = setTimeout(watch, period);
 }
 

@@ -2,13 +2,18 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `live` | the parts of a page that its script keeps up to date |
 //! | `series_plot` | plots of time series |
 //! | `shell` | frame of every page: header, navigation, keys |
 
+mod live;
 pub(crate) mod series_plot;
 mod shell;
 
 pub(crate) use shell::load_nav_counts;
+
+use live::LiveParts;
+use shell::SignedIn;
 
 use crate::{
     PREFIX,
@@ -25,8 +30,8 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{Finding, Status};
-use meshd_model::fleet::Phase;
-use meshd_types::{Digest, Timestamp};
+use meshd_model::fleet::{ConditionKind, Phase};
+use meshd_types::Timestamp;
 
 /// Maximum number of characters of a text from a node or a guest. The rest is cut off.
 const MAX_SHOWN: usize = 4000;
@@ -41,17 +46,21 @@ pub(crate) struct Page<'c> {
 }
 
 impl Page<'_> {
-    /// Returns the page, or 304 if the browser's script has it.
+    /// Returns the page. The script sends the entity tag of what it shows, and gets 304 or the
+    /// live parts that changed: a browser sends none, because pages are not stored.
     pub(crate) fn answer(self, request: &HeaderMap) -> Response {
-        let page = shell::frame(&self.title, Some((self.client, self.nav_path)), &self.content);
-        let text = page.into_string();
-        let tag = format!("\"{}\"", Digest::of(text.as_bytes()));
-        let is_known =
-            request.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
-        let mut response = if is_known {
-            StatusCode::NOT_MODIFIED.into_response()
-        } else {
-            document(StatusCode::OK, text)
+        let nav = shell::navigation(&self.client.nav_counts, self.nav_path);
+        let live = LiveParts::of(&[&nav.0, &self.content.0]);
+        let tag = live.tag();
+        let known = request.get(IF_NONE_MATCH).and_then(|known| known.to_str().ok());
+        let mut response = match known {
+            Some(known) if known == tag => StatusCode::NOT_MODIFIED.into_response(),
+            Some(known) => document(StatusCode::OK, live.changes_since(known)),
+            None => {
+                let signed_in = SignedIn { caller: &self.client.caller, nav: &nav, tag: &tag };
+                let page = shell::frame(&self.title, Some(signed_in), &self.content);
+                document(StatusCode::OK, page.into_string())
+            }
         };
         if let Ok(tag) = HeaderValue::try_from(tag) {
             response.headers_mut().insert(ETAG, tag);
@@ -72,7 +81,10 @@ pub(crate) fn bare(status: StatusCode, title: &str, content: &Markup) -> Respons
 /// Returns a page that explains a failure.
 pub(crate) fn failure(client: Option<&ApiClient>, error: &ApiError) -> Response {
     let content = html! { h1 { "Not done" } (refusal(error)) p { a href=(format!("{PREFIX}/")) { "Overview" } } };
-    let signed_in = client.map(|client| (client, ""));
+    let nav = client.map(|client| shell::navigation(&client.nav_counts, ""));
+    let signed_in = client.zip(nav.as_ref());
+    let signed_in =
+        signed_in.map(|(client, nav)| SignedIn { caller: &client.caller, nav, tag: "" });
     document(error.status, shell::frame("Not done", signed_in, &content).into_string())
 }
 
@@ -114,6 +126,23 @@ pub(crate) fn time(at: Timestamp) -> Markup {
     html! { time datetime=(text) { (text) } }
 }
 
+/// Renders when a node was last heard. The time of a node that meshd hears all the time would
+/// change its page with each heartbeat: a node that falls silent becomes offline instead.
+pub(crate) fn last_seen(phase: Phase, at: Timestamp) -> Markup {
+    match phase {
+        Phase::Online | Phase::Degraded | Phase::Enrolling | Phase::Draining => {
+            html! { span title="A node that falls silent becomes offline" { "now" } }
+        }
+        phase if phase.has_link() => time(minute_of(at)),
+        _ => time(at),
+    }
+}
+
+/// Returns the beginning of the minute of a time.
+pub(crate) fn minute_of(at: Timestamp) -> Timestamp {
+    Timestamp::from_millis(at.millis() - at.millis().rem_euclid(60_000))
+}
+
 /// Formats milliseconds for display.
 pub(crate) fn duration(millis: u64) -> String {
     match millis {
@@ -145,6 +174,21 @@ pub(crate) fn phase_class(phase: Phase) -> &'static str {
 
 pub(crate) fn badge(class: &str, text: &str) -> Markup {
     html! { span class=(format!("badge {class}")) { (text) } }
+}
+
+/// Renders a condition in plain words. Its title is the name that filters and the command line
+/// take.
+pub(crate) fn condition(kind: ConditionKind) -> Markup {
+    html! { span title=(kind.as_str()) { (kind.words()) } }
+}
+
+pub(crate) fn condition_badge(kind: ConditionKind) -> Markup {
+    html! { span.badge.warn title=(kind.as_str()) { (kind.words()) } }
+}
+
+/// Renders a condition in plain words, with its name in brackets.
+pub(crate) fn condition_with_name(kind: ConditionKind) -> Markup {
+    html! { (kind.words()) " (" (kind.as_str()) ")" }
 }
 
 pub(crate) fn phase(phase: Phase) -> Markup {

@@ -85,7 +85,7 @@ pub(crate) async fn load_nav_counts(client: &ApiClient) -> NavCounts {
     let phase = |name| status.phases.get(name).copied().unwrap_or_default();
     NavCounts {
         waiting: phase("discovered"),
-        troubled: phase("offline") + phase("degraded") + phase("quarantined"),
+        attention: status.attention,
         findings: status.errors.len() + status.warnings.len(),
         is_blocked: !status.errors.is_empty(),
         operations: operations.ok().and_then(|page| page.total).unwrap_or_default(),
@@ -95,7 +95,7 @@ pub(crate) async fn load_nav_counts(client: &ApiClient) -> NavCounts {
 
 fn count_of_page(counts: &NavCounts, path: &str) -> Option<Count> {
     let count = match path {
-        "/nodes" => ("bad", counts.troubled, "in trouble"),
+        "/nodes" => ("bad", counts.attention, "need attention"),
         "/inbox" => ("warn", counts.waiting, "waiting"),
         "/doctor" if counts.is_blocked => ("bad", counts.findings, "found"),
         "/doctor" => ("warn", counts.findings, "found"),
@@ -114,11 +114,17 @@ pub(super) fn page_of_noun(noun: &str) -> Option<&'static NavPage> {
     })
 }
 
-pub(super) fn frame(
-    title: &str,
-    signed_in: Option<(&ApiClient, &str)>,
-    content: &Markup,
-) -> Markup {
+/// Additional parts of a page for a signed-in user.
+#[derive(Clone, Copy)]
+pub(super) struct SignedIn<'c> {
+    pub(super) caller: &'c CallerView,
+    /// The navigation, which is a live part.
+    pub(super) nav: &'c Markup,
+    /// Entity tag of the live parts, with which the script begins.
+    pub(super) tag: &'c str,
+}
+
+pub(super) fn frame(title: &str, signed_in: Option<SignedIn<'_>>, content: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -131,11 +137,11 @@ pub(super) fn frame(
                 link rel="icon" href=(format!("{PREFIX}/assets/icon.svg"));
                 script src=(format!("{PREFIX}/assets/script.js")) defer {}
             }
-            body {
+            body data-tag=[signed_in.map(|it| it.tag)] {
                 a.skip href="#content" { "Skip to content" }
-                @if let Some((client, nav_path)) = signed_in {
-                    (header(&client.caller))
-                    (navigation(&client.nav_counts, nav_path))
+                @if let Some(SignedIn { caller, nav, .. }) = signed_in {
+                    (header(caller))
+                    (nav)
                 }
                 main id="content" tabindex="-1" { (content) }
                 @if signed_in.is_some() { (keys()) }
@@ -162,7 +168,7 @@ fn header(caller: &CallerView) -> Markup {
     }
 }
 
-fn navigation(counts: &NavCounts, nav_path: &str) -> Markup {
+pub(super) fn navigation(counts: &NavCounts, nav_path: &str) -> Markup {
     html! {
         nav id="nav" aria-label="Pages" {
             @for (group, pages) in &GROUPS {

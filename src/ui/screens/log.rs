@@ -33,17 +33,32 @@ fn actor(event: &EventView) -> Markup {
         .map_or_else(|| plain(html::word(&event.actor)), |order| plain(&order.principal))
 }
 
-/// Renders the kind of the event, with the stage, the phases or the condition that it is about.
+/// Renders the kind of the event in plain words, with the stage, the phases or the condition that
+/// it is about. The title is its kind in the API and in the filter.
 fn describe_event(event: &EventView) -> Markup {
     let more = match (event.stage, event.from.zip(event.to), event.condition) {
         (Some(stage), ..) => format!(": {stage}"),
         (_, Some((from, to)), _) => format!(": {from} → {to}"),
         // A raised condition is the kind of its event.
-        (.., Some(condition)) if event.kind == condition.as_str() => " raised".to_owned(),
-        (.., Some(condition)) => format!(": {}", condition.as_str()),
+        (.., Some(condition)) if event.kind == condition.as_str() => String::new(),
+        (.., Some(condition)) => format!(": {}", condition.words()),
         _ => String::new(),
     };
-    html! { (event.kind) (more) @if let Some(count) = event.count { span.quiet { " ×" (count) } } }
+    let raised = event.condition.filter(|condition| event.kind == condition.as_str());
+    let kind = raised.map_or_else(|| kind_words(&event.kind), |it| it.words().to_owned());
+    html! {
+        span title=(event.kind) { (kind) (more) }
+        @if let Some(count) = event.count { span.quiet { " ×" (count) } }
+    }
+}
+
+/// Returns the kind of an event in plain words: `vm_release_blocked` is `VM release blocked`.
+fn kind_words(kind: &str) -> String {
+    let word = |word: &str| match word {
+        "vm" | "dhcp" | "nic" => word.to_uppercase(),
+        word => word.to_owned(),
+    };
+    kind.split('_').map(word).collect::<Vec<_>>().join(" ")
 }
 
 /// Renders the detail of the event. The detail of a change of phase may repeat the phases.

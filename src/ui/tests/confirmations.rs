@@ -1,7 +1,9 @@
 //! Confirmations: what an order costs, the typed number, and the way back.
 
-use super::{Browser, FakeApi, console};
+use super::{Browser, FakeApi, SignIn, TOKEN, console, environment};
+use crate::router;
 use axum::{
+    Router,
     body::Body,
     extract::Request,
     http::{
@@ -11,6 +13,8 @@ use axum::{
 };
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
 const NODE: &str = "node=3f9a1c0e~r1~n1";
@@ -98,5 +102,51 @@ async fn result_leads_back_to_the_page_of_the_order_and_nowhere_else() {
         let done = browser.post("/ui/actions/run", &format!("{form}&back={hostile}")).await.text;
         assert!(done.contains("href=\"/ui/nodes\">Back to the nodes</a>"), "{done}");
         assert!(!done.contains("evil.example") && !done.contains("javascript:"), "{done}");
+    }
+}
+
+/// Two tabs of a session. The API takes orders, and executes them with the permits of a gate.
+async fn tabs(api: &FakeApi, gate: &Arc<Semaphore>) -> [Browser; 2] {
+    let (api, gate) = (api.clone(), gate.clone());
+    let gated = Router::new().fallback(async move |request: Request| {
+        let path = request.uri().path().to_owned();
+        let answer = api.answer(request).await;
+        if path.contains("/bulk/") || path.ends_with("/rename") {
+            let _permit = gate.acquire().await.expect("an open gate");
+        }
+        answer
+    });
+    let ui = router(environment(gated, SignIn::Token));
+    let mut first = Browser { host: "meshd.example:8443", ui: ui.clone(), cookie: None };
+    first.post("/ui/sign-in", &format!("token={TOKEN}")).await;
+    let second = Browser { host: first.host, ui, cookie: first.cookie.clone() };
+    [first, second]
+}
+
+#[tokio::test]
+async fn order_that_is_sent_again_while_it_runs_is_executed_once() {
+    let drain = format!("action=drain&{NODE}&workloads=wait&key=k");
+    for (to, form, path, result) in [
+        ("/ui/actions/run", drain.as_str(), "/v1/bulk/nodes/drain", "Accepted for 1 node"),
+        ("/ui/nodes/3f9a1c0e/rename", "name=gpu-7", "/v1/nodes/3f9a1c0e/rename", ""),
+    ] {
+        let (api, gate) = (FakeApi::new("operator"), Arc::new(Semaphore::new(0)));
+        let [mut one, mut other] = tabs(&api, &gate).await;
+        // A double click: the browser forgets its first request.
+        let _ = tokio::time::timeout(Duration::ZERO, one.post(to, form)).await;
+        let open = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            gate.add_permits(1);
+        };
+        let (second, third, ()) = tokio::join!(one.post(to, form), other.post(to, form), open);
+        for shown in [second, third] {
+            assert!(shown.status.is_success() || shown.status.is_redirection(), "{}", shown.text);
+            assert!(shown.text.contains(result), "{}", shown.text);
+        }
+        let requests = api.requests.lock().expect("no panic").clone();
+        let orders = requests.iter().filter(|(asked, _)| asked == path).count();
+        assert_eq!(orders, 1, "{to}: {requests:?}");
     }
 }

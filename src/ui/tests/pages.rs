@@ -258,10 +258,18 @@ async fn unused_volume_is_removable_by_operator_only() {
     assert!(page.contains("free") && !page.contains("/remove"), "{page}");
 }
 
+/// Number of the parts that a page keeps up to date, with the navigation.
+async fn live_parts(browser: &mut Browser, path: &str) -> usize {
+    let page = browser.get(&format!("/ui/{path}")).await.text;
+    page.matches(" data-live").count() - page.matches("id=\"target\" data-live").count() + 1
+}
+
 #[tokio::test]
 async fn unchanged_live_page_gets_304_without_body() {
     let browser = Browser::signed_in(&FakeApi::new("operator")).await;
     let cookie = browser.cookie.clone().expect("signed in");
+    let mut reader =
+        Browser { host: browser.host, ui: browser.ui.clone(), cookie: browser.cookie.clone() };
     assert!(!cookie.contains(TOKEN));
     for path in [
         "",
@@ -289,6 +297,7 @@ async fn unchanged_live_page_gets_304_without_body() {
         let first = get("\"none\"").await;
         assert_eq!(first.status(), StatusCode::OK, "{path}");
         let tag = first.headers()["etag"].to_str().expect("text").to_owned();
+        assert_eq!(tag.matches('.').count() + 1, live_parts(&mut reader, path).await, "{path}");
         let again = get(&tag).await;
         assert_eq!(again.status(), StatusCode::NOT_MODIFIED, "{path}");
         let body = axum::body::to_bytes(again.into_body(), 1).await.expect("a body");

@@ -1,6 +1,8 @@
 //! The overview and the node list of sites with up to 10,000 nodes.
 
 use super::{Browser, FakeApi, rack_data::nodes};
+use meshd_model::fleet::{ConditionKind, Phase};
+use serde_json::{Value, json};
 
 async fn page(count: usize, path: &str) -> String {
     let page =
@@ -24,7 +26,7 @@ async fn overview_of_1000_nodes_is_small_and_shows_trouble_first() {
         assert!(head.is_some_and(|head| head.ends_with(rack)), "{rack}: {heads:?}");
     }
     assert!(text.contains("<a class=\"alarm\" href=\"/ui/nodes/"), "{text}");
-    let name = "=\"gpu-0789: online, capability_replayed\"";
+    let name = "=\"gpu-0789: online, its overlay was requested twice (capability_replayed)\"";
     assert!(text.contains(&format!(" title{name} aria-label{name}>789</a>")), "{text}");
 }
 
@@ -69,7 +71,7 @@ async fn navigation_has_groups_with_counts() {
         assert!(nav.contains(&format!("role=\"group\" aria-label=\"{group}\"")), "{nav}");
     }
     assert!(
-        nav.contains("<span class=\"badge bad\">2<span class=\"hidden\"> in trouble</span>"),
+        nav.contains("<span class=\"badge bad\">3<span class=\"hidden\"> need attention</span>"),
         "{nav}"
     );
     assert!(nav.contains("aria-current=\"page\" data-key=\"n\""), "{nav}");
@@ -103,4 +105,83 @@ async fn all_hits_of_the_list_are_selected_with_its_filters() {
     assert_eq!(text.matches("\" checked aria-label=\"Select gpu-").count(), 990);
     let many = page(2500, "/ui/nodes").await;
     assert!(many.contains(">Select the first 1000</a>"), "{many}");
+}
+
+/// Returns a node of each phase, and an online node with each condition.
+fn one_of_each_kind() -> Vec<Value> {
+    let phases = Phase::ALL.into_iter().filter(|phase| *phase != Phase::Removed);
+    let phases = phases.map(|phase| (phase, json!([])));
+    let conditions = ConditionKind::ALL.into_iter().map(|kind| {
+        let since = "2026-01-01T00:00:00Z";
+        (Phase::Online, json!([{ "kind": kind, "since": since, "detail": "" }]))
+    });
+    let kinds: Vec<_> = phases.chain(conditions).collect();
+    let mut all = nodes(kinds.len());
+    for (node, (phase, conditions)) in all.iter_mut().zip(kinds) {
+        (node["phase"], node["conditions"]) = (json!(phase), conditions);
+    }
+    all
+}
+
+/// The texts between two strings.
+fn between<'t>(text: &'t str, start: &'t str, end: &'t str) -> impl Iterator<Item = &'t str> {
+    text.split(start).skip(1).filter_map(move |rest| rest.split(end).next())
+}
+
+#[tokio::test]
+async fn node_that_needs_attention_is_one_on_every_page() {
+    let nodes = one_of_each_kind();
+    let mut browser = Browser::signed_in(&FakeApi::of_nodes("operator", nodes.clone())).await;
+    let overview = browser.get("/ui/").await.text;
+    // Degraded, offline, quarantined; all conditions but three that wait for a quiet hour.
+    let troubled = 3 + ConditionKind::ALL.len() - 3;
+    let heading = format!("<a href=\"/ui/nodes?attention=true\">{troubled} nodes need attention");
+    assert!(overview.contains(&heading), "{overview}");
+    let badge = format!("badge bad\">{troubled}<span class=\"hidden\"> need attention</span>");
+    assert!(overview.contains(&badge), "{overview}");
+    let list = browser.get("/ui/nodes?attention=true").await.text;
+    assert!(list.contains(&format!("{troubled} nodes</span>")), "{list}");
+    assert!(list.contains("name=\"attention\" value=\"true\" checked"), "{list}");
+    // Each node is counted once, and no phase hides a node that needs attention.
+    let chips = overview.split("class=\"counts\"").nth(1).expect("chips");
+    let chips = chips.split("</div>").next().expect("an end");
+    let numbers: Vec<usize> =
+        between(chips, "<strong>", "<").filter_map(|number| number.parse().ok()).collect();
+    assert_eq!(numbers[0], nodes.len(), "{chips}");
+    assert_eq!(numbers[1..].iter().sum::<usize>(), nodes.len(), "{chips}");
+    assert_eq!(numbers.len(), Phase::ALL.len(), "all nodes, and all phases but removed: {chips}");
+    let online = ConditionKind::ALL.len() + 1;
+    let online = format!("<strong>{online}</strong> online, {} need attention", troubled - 3);
+    assert!(chips.contains(&online), "{chips}");
+}
+
+#[tokio::test]
+async fn wall_has_a_legend_and_boots_have_a_heading_and_a_time() {
+    let text = page(1000, "/ui/").await;
+    let legend = text.split("class=\"legend\"").nth(1).expect("a legend");
+    let legend = legend.split("</ul>").next().expect("an end");
+    assert_eq!(between(legend, "<b class=\"", "\"").count(), 7, "{legend}");
+    assert!(legend.contains("offline, quarantined, or its boot fails"), "{legend}");
+    let boots = text.split("id=\"boots\"").nth(1).expect("boots");
+    assert!(
+        boots.split("</section>").next().expect("an end").contains(
+            "kernel</span><span class=\"quiet\">began <time datetime=\"2026-01-01T00:00:00.000Z\">"
+        ),
+        "{boots}"
+    );
+    assert!(boots.contains("<h2>Boots in progress</h2>"), "{boots}");
+    let fifty = page(50, "/ui/").await;
+    assert!(!fifty.contains("class=\"legend\""), "tiles have words: {fifty}");
+}
+
+#[tokio::test]
+async fn conditions_are_shown_in_plain_words() {
+    let mut browser = Browser::signed_in(&FakeApi::of_nodes("operator", one_of_each_kind())).await;
+    let list = browser.get("/ui/nodes").await.text;
+    for kind in ConditionKind::ALL {
+        let badge = format!("title=\"{}\">{}</span>", kind.as_str(), kind.words());
+        assert!(list.contains(&badge), "{badge}: {list}");
+        let option = format!("<option value=\"{}\">{}</option>", kind.as_str(), kind.words());
+        assert!(list.contains(&option), "{option}: {list}");
+    }
 }

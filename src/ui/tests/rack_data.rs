@@ -1,5 +1,6 @@
 //! Answers of the API of sites with up to 10,000 nodes. The tests in Chromium use them, too.
 
+use meshd_model::fleet::{Condition, Phase, Severity};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -10,6 +11,13 @@ const AT: &str = "2026-01-01T00:00:00Z";
 /// Returns the nodes of a site. Of a large one, three are broken: the nodes 123, 456 and 789.
 pub fn nodes(count: usize) -> Vec<Value> {
     (1..=count).map(node).collect()
+}
+
+fn needs_attention(node: &Value) -> bool {
+    let phase: Phase = serde_json::from_value(node["phase"].clone()).expect("a phase");
+    let conditions: Vec<Condition> =
+        serde_json::from_value(node["conditions"].clone()).expect("conditions");
+    Severity::of(phase, &conditions).needs_attention()
 }
 
 fn node(number: usize) -> Value {
@@ -67,14 +75,16 @@ fn series(name: &str, nodes: usize) -> Value {
         "points": (0..144).map(point).collect::<Vec<_>>() })
 }
 
-/// The nodes that a query selects by their phases, at most its limit, and the number of all.
+/// The nodes that a query selects by phase or attention, at most its limit, and the number of all.
 fn select(nodes: &[Value], query: &str) -> (Value, usize) {
     let phases = parameter(query, "phase").map(|text| text.replace("%2C", ","));
     let has_phase = |node: &&Value| {
         let phase = node["phase"].as_str().unwrap_or_default();
         phases.as_ref().is_none_or(|phases| phases.split(',').any(|other| other == phase))
     };
-    let found: Vec<_> = nodes.iter().filter(has_phase).collect();
+    let is_for_all = parameter(query, "attention").is_none();
+    let is_found = |node: &&Value| has_phase(node) && (is_for_all || needs_attention(node));
+    let found: Vec<_> = nodes.iter().filter(is_found).collect();
     let limit = parameter(query, "limit").and_then(|limit| limit.parse().ok());
     let shown = found.iter().copied().take(limit.unwrap_or(usize::MAX));
     (shown.cloned().collect(), found.len())
@@ -87,17 +97,20 @@ fn status(nodes: &[Value]) -> Value {
         *phases.entry(node["phase"].as_str().expect("text")).or_default() += 1;
     }
     let offline = phases.get("offline").copied().unwrap_or_default();
+    let attention = nodes.iter().filter(|node| needs_attention(node)).count();
     let warning = json!({ "check": "offline", "status": "warn", "found": format!("{offline} node is offline"), "next": "look at it" });
-    json!({ "site": "hall-2", "version": "1", "pid": 1, "ready": true, "nodes": nodes.len(), "phases": phases,
+    json!({ "site": "hall-2", "version": "1", "pid": 1, "ready": true, "nodes": nodes.len(), "phases": phases, "attention": attention,
         "units": { "ready": 7960, "total": 8000 }, "warnings": if offline > 0 { vec![warning] } else { vec![] } })
 }
 
 /// The newest events as lines of JSON.
 pub fn events() -> String {
-    let event = |seq: usize, number: usize, kind: &str| {
+    let event = |seq: usize, number: usize, kind: &str, condition: Option<&str>| {
         let id = node(number)["id"].clone();
-        let event = json!({ "seq": seq, "at": AT, "kind": kind, "node": id, "session": null, "actor": "node", "detail": "" });
+        let event = json!({ "seq": seq, "at": AT, "kind": kind, "condition": condition, "node": id, "session": null, "actor": "node", "detail": "" });
         format!("{event}\n")
     };
-    (1..=5).map(|seq| event(seq, seq, "link_lost")).collect()
+    let failed = event(5, 456, "check_failed", Some("check_failed"));
+    let boots = (1..=4).map(|seq| event(seq, seq * 199, "boot_started", None));
+    std::iter::once(failed).chain(boots).collect()
 }

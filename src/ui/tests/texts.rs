@@ -28,7 +28,7 @@ pub fn events() -> String {
 }
 
 /// The status of the site with one warning for each subject.
-pub fn status() -> Value {
+fn status() -> Value {
     let warning = |check: &str| json!({ "check": check, "status": "warn", "found": HOSTILE, "next": HOSTILE });
     let checks = ["approval", "stalled boots", "degraded", "quarantine", "offline", "pool br0"];
     json!({ "site": HOSTILE, "version": "1", "pid": 1, "ready": true, "phases": { "degraded": 1 },
@@ -45,6 +45,7 @@ pub fn answer(path: &str) -> Option<Value> {
         "node": null, "name": null, "vm": "00000000-0000-4000-8000-000000000001" });
     let stage = |stage: &str, duration_ms: u64, elapsed_ms: u64| json!({ "stage": stage, "at": AT, "duration_ms": duration_ms, "elapsed_ms": elapsed_ms, "count": 1 });
     Some(match path {
+        "/v1/status" => status(),
         "/v1/nodes/5a0b77c1" => waiting,
         "/v1/nodes/5a0b77c1/timeline" => json!({
             "node": WAITING, "name": "waiting", "session": "0".repeat(24), "mac": "02:00:00:00:00:01", "address": null,
@@ -84,13 +85,14 @@ async fn page(path: &str) -> String {
 async fn event_row_shows_stage_phases_and_condition() {
     for path in ["events", "nodes/3f9a1c0e?tab=events"] {
         let page = page(path).await;
-        for cell in [
-            "stage: os_dhcp",
-            "cleared: boot_stalled",
-            "phase: enrolling → online",
-            "check_failed raised",
+        for (kind, cell) in [
+            ("stage", "stage: os_dhcp"),
+            ("cleared", "cleared: its boot has stalled"),
+            ("phase", "phase: enrolling → online"),
+            ("check_failed", "a readiness check fails"),
         ] {
-            assert!(page.contains(&format!("<td>{cell}</td>")), "{path}: {cell}: {page}");
+            let cell = format!("<td><span title=\"{kind}\">{cell}</span></td>");
+            assert!(page.contains(&cell), "{path}: {cell}: {page}");
         }
     }
 }
@@ -125,7 +127,9 @@ async fn warning_links_to_its_subject() {
         assert!(findings.contains(&format!("<a href=\"/ui{to}\">")), "{to}: {page}");
     }
     let node = self::page("nodes/3f9a1c0e").await;
-    assert!(node.contains("href=\"/ui/nodes/3f9a1c0e?tab=checks\"><strong>check_failed"), "{node}");
+    let link =
+        "href=\"/ui/nodes/3f9a1c0e?tab=checks\"><strong>a readiness check fails (check_failed)";
+    assert!(node.contains(link), "{node}");
 }
 
 #[tokio::test]

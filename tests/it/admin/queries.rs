@@ -242,6 +242,10 @@ fn search_finds_node_by_name_mac_and_id_and_list_filters_nodes() {
     assert_eq!(listed(&["--phase", "approved", "--sort", "-name"]), ["web-4", "web-2"]);
     assert_eq!(listed(&["--find", "eb-5"]), ["web-5"]);
     assert!(listed(&["--condition", "boot_loop,drift"]).is_empty());
+    assert!(listed(&["--attention"]).is_empty());
+    assert!(world.meshd(&["node", "quarantine", "web-5", "--yes"]).status.success());
+    assert_eq!(listed(&["--attention"]), ["web-5"]);
+    assert_eq!(get(&world, "/v1/status").json()["attention"], 1);
     let refused = world.meshd(&["node", "list", "--sort", "age"]);
     assert!(
         !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("`sort`")

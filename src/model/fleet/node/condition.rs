@@ -59,6 +59,31 @@ impl ConditionKind {
         ConditionKind::RelayPortChanged,
         ConditionKind::CertificateReplaced,
     ];
+
+    /// Returns the condition in plain words, for people. Orders and filters take
+    /// [`ConditionKind::as_str`].
+    pub const fn words(self) -> &'static str {
+        match self {
+            ConditionKind::IdCollision => "another machine claims its ID",
+            ConditionKind::HardwareChanged => "its hardware has changed",
+            ConditionKind::WeakIdentity => "recognised by a MAC address alone",
+            ConditionKind::BootStalled => "its boot has stalled",
+            ConditionKind::BootLoop => "boots again and again",
+            ConditionKind::OverlayMissing => "booted without its overlay",
+            ConditionKind::RebootRequired => "needs a reboot",
+            ConditionKind::Drift => "runs an unknown generation",
+            ConditionKind::UnitDrift => "its units differ from the approved ones",
+            ConditionKind::CapabilityReplayed => "its overlay was requested twice",
+            ConditionKind::StaleCa => "trusts an old certificate authority",
+            ConditionKind::BootImpersonated => "another machine posed as it",
+            ConditionKind::RelayPortChanged => "seen at another switch port",
+            ConditionKind::CertificateReplaced => "enrolled again without a reboot",
+            ConditionKind::CheckFailed => "a readiness check fails",
+            ConditionKind::ImageMissing => "its image cannot be served",
+            ConditionKind::RenderFailed => "its overlays cannot be rendered",
+            ConditionKind::AgentOutdated => "its agent is of an older version",
+        }
+    }
 }
 
 as_str!(ConditionKind);
@@ -82,4 +107,17 @@ pub struct Condition {
     pub since: Timestamp,
     /// Description with names and numbers.
     pub detail: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn conditions_have_distinct_plain_words() {
+        let words: BTreeSet<_> = ConditionKind::ALL.into_iter().map(ConditionKind::words).collect();
+        assert_eq!(words.len(), ConditionKind::ALL.len());
+        assert!(words.iter().all(|words| words.contains(' ') && !words.contains('_')), "{words:?}");
+    }
 }

@@ -11,6 +11,7 @@
 //! | `certificate` | certificates of a node |
 //! | `label` | labels of a node: `key=value` |
 //! | `node_search` | finds nodes by ID, name, beginning or hostlist |
+//! | `severity` | how urgently a node needs an operator |
 //! | `selector` | selects nodes by labels |
 //! | `relay_port` | switch port behind a DHCP relay |
 //! | `check_validity` | verifies that the checks of a node belong to its current boot |
@@ -27,5 +28,6 @@ pub mod check_validity;
 pub mod record;
 pub mod relay_port;
 pub mod selector;
+pub mod severity;
 pub mod transitions;
 pub mod unit_map;

@@ -5,7 +5,7 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
-use meshd_model::fleet::{ConditionKind, Node, Phase, Selector};
+use meshd_model::fleet::{ConditionKind, Node, Phase, Selector, Severity};
 use meshd_types::{Hostlist, MacAddr, NodeId, ProfileName, Timestamp};
 use std::{borrow::Cow, collections::BTreeSet, net::IpAddr};
 
@@ -48,6 +48,8 @@ pub(crate) struct NodeFilter {
     phases: Option<Vec<Phase>>,
     /// Selects nodes with one of these conditions.
     conditions: Option<Vec<&'static str>>,
+    /// Selects nodes that need an operator.
+    attention: bool,
     profiles: Option<Vec<ProfileName>>,
     /// Names of nodes, to resolve with [`NodeFilter::of_nodes`].
     pub(crate) hostlist: Option<Hostlist>,
@@ -70,6 +72,7 @@ impl NodeFilter {
             phases,
             conditions: parameters
                 .words("condition", &ConditionKind::ALL.map(ConditionKind::as_str))?,
+            attention: parameters.flag("attention")?,
             profiles: parameters.several("profile")?,
             hostlist: parameters.parsed("nodes")?,
             nodes: None,
@@ -91,6 +94,7 @@ impl NodeFilter {
             && self.conditions.as_ref().is_none_or(|kinds| {
                 node.conditions.iter().any(|condition| kinds.contains(&condition.kind.as_str()))
             })
+            && (!self.attention || Severity::of(node.phase, &node.conditions).needs_attention())
             && self
                 .profiles
                 .as_ref()

@@ -239,7 +239,10 @@ fn filters_select_nodes_by_phase_profile_and_text() {
     nodes[4].profile = Some("compute".parse().expect("a name"));
     nodes[5].phase = Phase::Removed;
     nodes[6].address = Some([10, 77, 0, 9].into());
+    nodes[5].raise(ConditionKind::IdCollision, "", Timestamp::EPOCH);
+    nodes[6].raise(ConditionKind::RebootRequired, "", Timestamp::EPOCH);
     nodes[7].raise(ConditionKind::Drift, "", Timestamp::EPOCH);
+    nodes[8].phase = Phase::Quarantined;
     let found = |pairs: &[(&str, &str)]| {
         walk(&nodes, &[pairs, &[("sort", "name"), ("limit", "2")]].concat())
     };
@@ -248,6 +251,8 @@ fn filters_select_nodes_by_phase_profile_and_text() {
     assert_eq!(found(&[("profile", "compute")]), ["n00004"]);
     assert_eq!(found(&[("condition", "boot_loop,drift")]), ["n00007"]);
     assert!(node_query(&[("condition", "drifts")]).is_err_and(|error| error.contains("drift")));
+    assert_eq!(found(&[("attention", "true")]), ["n00007", "n00008"]);
+    assert_eq!(found(&[("attention", "false")]).len(), 8);
     assert_eq!(found(&[("q", "sn000003")]), ["n00003"]);
     assert_eq!(found(&[("q", "77.0.9")]), ["n00006"]);
     assert_eq!(found(&[("q", "02:00:00:00:00:07")]), ["n00007"]);

@@ -28,7 +28,7 @@ use meshd_api::{
 use meshd_central::{NodeRecords, Shared};
 use meshd_config::{reader::brief, suggest};
 use meshd_model::{
-    fleet::Phase,
+    fleet::{Phase, Severity},
     series::{MINUTE, SITE_SERIES, SeriesRange},
 };
 use meshd_proto::UnitState;
@@ -46,10 +46,13 @@ pub(crate) async fn status(
     State(ApiState { central, https_fingerprint, .. }): State<ApiState>,
 ) -> Json<StatusView> {
     let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
-    let (mut nodes, mut units) = (0, UnitCount::default());
+    let (mut nodes, mut attention, mut units) = (0, 0, UnitCount::default());
     central.nodes.read(|fleet| {
         for NodeRecords { node, .. } in fleet.nodes() {
             nodes += 1;
+            if Severity::of(node.phase, &node.conditions).needs_attention() {
+                attention += 1;
+            }
             *phases.entry(node.phase.to_string()).or_default() += 1;
             for condition in &node.conditions {
                 *conditions.entry(condition.kind.as_str().to_owned()).or_default() += 1;
@@ -83,6 +86,7 @@ pub(crate) async fn status(
         ready,
         nodes,
         phases,
+        attention,
         units,
         conditions,
         warnings,

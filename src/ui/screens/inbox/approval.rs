@@ -357,7 +357,7 @@ fn machine_inputs(node: &NodeView, fields: &Fields) -> Markup {
             input type="hidden" name="node" value=(actions::target(node));
             (Machine::of(node).facts())
             @for condition in &node.conditions {
-                div.alert.warn { strong { (condition.kind.as_str()) } p { (display_text(&condition.detail)) } }
+                div.alert.warn { strong { (html::condition_with_name(condition.kind)) } p { (display_text(&condition.detail)) } }
             }
             label for=(field) { "Name" }
             input id=(field) name=(field) value=(typed.map_or_else(|| display_text(&node.name), display_text))

@@ -105,7 +105,7 @@ fn row(node: &NodeView, may_order: bool) -> Markup {
             td { (html::plain(switch_port(node))) }
             td { (node.profile) @if !node.assigned { span.quiet { " (default)" } } }
             td { (html::time(node.boot.as_ref().map_or(node.last_seen, |boot| boot.opened_at))) }
-            td.list { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }
+            td.list { @for condition in &node.conditions { (html::condition_badge(condition.kind)) " " } }
             td { (html::node_link(&node.id.to_string(), &node.name)) }
         }
     }

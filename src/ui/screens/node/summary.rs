@@ -7,7 +7,7 @@ use crate::{
 };
 use maud::{Markup, html};
 use meshd_api::{BootView, GenerationView, NodeDetail};
-use meshd_model::fleet::{ConditionKind, NextBootOverride, label_words};
+use meshd_model::fleet::{ConditionKind, NextBootOverride, Severity, label_words};
 use meshd_proto::{Check, CheckStatus, Heartbeat};
 use meshd_trust::Role;
 use meshd_types::Timestamp;
@@ -28,12 +28,8 @@ fn about_condition(detail: &NodeDetail, condition: ConditionKind) -> String {
 
 /// Returns the colour class of a condition. Some conditions harm nothing before the next boot.
 fn class_of(condition: ConditionKind) -> &'static str {
-    match condition {
-        ConditionKind::RebootRequired
-        | ConditionKind::AgentOutdated
-        | ConditionKind::WeakIdentity => "alert warn",
-        _ => "alert bad",
-    }
+    let needs_attention = Severity::of_condition(condition).needs_attention();
+    if needs_attention { "alert bad" } else { "alert warn" }
 }
 
 /// Returns the failing checks of the current boot.
@@ -48,7 +44,7 @@ pub(super) fn problems(detail: &NodeDetail) -> Markup {
     html! {
         @for condition in &detail.node.conditions {
             div class=(class_of(condition.kind)) {
-                a href=(about_condition(detail, condition.kind)) { strong { (condition.kind.as_str()) } }
+                a href=(about_condition(detail, condition.kind)) { strong { (html::condition_with_name(condition.kind)) } }
                 " since " (time(condition.since)) p { (display_text(&condition.detail)) }
             }
         }
@@ -100,7 +96,7 @@ pub(super) fn facts(detail: &NodeDetail, history: &[GenerationView], role: Role)
         ("Last boot", node.boot.as_ref().map(last_boot).unwrap_or_default()),
         ("Up since", up_since.unwrap_or_default()),
         ("Link since", detail.link_since.map(time).unwrap_or_default()),
-        ("Last seen", time(node.last_seen)),
+        ("Last seen", html::last_seen(node.phase, node.last_seen)),
         ("Labels", plain(label_words(&node.labels))),
         ("Groups", plain(groups)),
         ("Variables", plain(vars.join(", "))),
@@ -152,6 +148,5 @@ fn last_boot(boot: &BootView) -> Markup {
 /// Returns the start of the system to the minute. A page would not update a duration while the node
 /// is silent.
 fn up_since(last_seen: Timestamp, beat: &Heartbeat) -> Timestamp {
-    let started = last_seen.before(Duration::from_secs(beat.uptime_s)).millis();
-    Timestamp::from_millis(started - started.rem_euclid(60_000))
+    html::minute_of(last_seen.before(Duration::from_secs(beat.uptime_s)))
 }

@@ -1,6 +1,6 @@
 //! Columns of the node list. The address of the page holds the user's choice.
 
-use crate::html::{self, badge, bytes, code, display_text, duration, maybe, plain, time};
+use crate::html::{self, bytes, code, display_text, duration, maybe, plain};
 use maud::{Markup, html};
 use meshd_api::{BootView, NodeView};
 use meshd_model::fleet::{Stage, label_words};
@@ -56,7 +56,9 @@ pub(super) const COLUMNS: [Column; 17] = [
         maybe(node.generation.map(|generation| generation.0.short()))
     }),
     column("labels", "Labels", |node| plain(label_words(&node.labels))).of_words().by_default(),
-    column("seen", "Last seen", |node| time(node.last_seen)).sorts("last_seen").by_default(),
+    column("seen", "Last seen", |node| html::last_seen(node.phase, node.last_seen))
+        .sorts("last_seen")
+        .by_default(),
 ];
 
 /// Returns the columns that the address chooses; the default ones if it chooses none.
@@ -70,7 +72,7 @@ pub(super) fn chosen<'q>(keys: impl Iterator<Item = &'q str> + Clone) -> Vec<&'s
 }
 
 fn conditions(node: &NodeView) -> Markup {
-    html! { @for condition in &node.conditions { (badge("warn", condition.kind.as_str())) " " } }
+    html! { @for condition in &node.conditions { (html::condition_badge(condition.kind)) " " } }
 }
 
 fn profile(node: &NodeView) -> Markup {

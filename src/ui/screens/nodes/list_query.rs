@@ -6,10 +6,10 @@ use meshd_api::routes::GetPath;
 use serde::Deserialize;
 
 /// Parameters by which the API selects nodes.
-const FILTERS: [&str; 6] = ["q", "nodes", "phase", "condition", "profile", "label"];
+const FILTERS: [&str; 7] = ["q", "nodes", "phase", "condition", "attention", "profile", "label"];
 /// Parameters of this page that occur once.
-const PARAMETERS: [&str; 9] =
-    ["q", "nodes", "phase", "condition", "profile", "label", "sort", "after", "all"];
+const PARAMETERS: [&str; 10] =
+    ["q", "nodes", "phase", "condition", "attention", "profile", "label", "sort", "after", "all"];
 /// The parameter of a column.
 const COLUMN: &str = "col";
 

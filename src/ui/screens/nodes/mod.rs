@@ -27,10 +27,8 @@ use meshd_model::fleet::{ConditionKind, Phase};
 /// Number of rows per page.
 pub(super) const ROWS: usize = 100;
 /// Choices of the filter by phase that have several phases.
-const PHASE_GROUPS: [(&str, &str); 2] = [
-    ("offline,degraded,quarantined", "in trouble"),
-    ("discovered,approved,booting,enrolling,rebuilding", "on the way"),
-];
+const PHASE_GROUPS: [(&str, &str); 1] =
+    [("discovered,approved,booting,enrolling,rebuilding", "on the way")];
 /// Number of rows, all of them selected, if the address asks for that.
 const MAX_SELECTED: usize = 1000;
 
@@ -74,7 +72,7 @@ fn options<'o>(chosen: &str, all: impl Iterator<Item = (&'o str, &'o str)>) -> M
 
 fn filters(query: &ListQuery, profiles: &[ProfileView]) -> Markup {
     let phases = Phase::ALL.map(|phase| (phase.as_str(), phase.as_str()));
-    let conditions = ConditionKind::ALL.map(|kind| (kind.as_str(), kind.as_str()));
+    let conditions = ConditionKind::ALL.map(|kind| (kind.as_str(), kind.words()));
     let profiles = profiles.iter().map(|profile| (profile.name.as_str(), profile.name.as_str()));
     let columns = query.columns();
     html! {
@@ -85,6 +83,7 @@ fn filters(query: &ListQuery, profiles: &[ProfileView]) -> Markup {
             label { "Condition" select name="condition" { (options(query.get("condition"), conditions.into_iter())) } }
             label { "Profile" select name="profile" { (options(query.get("profile"), profiles)) } }
             label { "Labels" input name="label" value=(query.get("label")) placeholder="rack=a,feed!=2"; }
+            label.tick { input type="checkbox" name="attention" value="true" checked[!query.get("attention").is_empty()]; " Needs attention" }
             details.drop {
                 summary { "Columns" }
                 div.choices { @for column in &COLUMNS {

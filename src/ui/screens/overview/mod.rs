@@ -2,12 +2,14 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `boots` | the boots in progress |
 //! | `doctor` | the findings of doctor |
 //! | `search` | the search over nodes, VMs and tasks |
 //! | `troubles` | the list of the nodes that need an operator |
 //! | `wall` | one cell for each node, in groups |
-//! | `wall_node` | a node on the overview, and how urgently it needs an operator |
+//! | `wall_node` | a node on the overview, and how it looks there |
 
+mod boots;
 pub(super) mod doctor;
 pub(super) mod search;
 mod troubles;
@@ -28,36 +30,13 @@ use axum::{
 };
 use futures_util::future::join_all;
 use maud::{Markup, html};
-use meshd_api::{StatusView, routes as api};
-use meshd_model::fleet::{Phase, Stage};
-use meshd_types::NodeId;
-use serde::Deserialize;
-use std::collections::BTreeMap;
+use meshd_api::{UnitCount, routes as api};
+use meshd_model::fleet::{Phase, Severity};
 use wall::Grouping;
-use wall_node::{FIELDS, Severity, WallNode};
+use wall_node::{FIELDS, WallNode};
 
 /// Number of events on the page.
 const EVENTS: usize = 5;
-/// Maximum number of booting nodes with their progress.
-const MAX_BOOTS: usize = 60;
-/// Number of booting nodes in the list above a wall of cells.
-const BOOT_ROWS: usize = 6;
-/// Phases of nodes that show the progress of a boot.
-const BOOT_PHASES: [Phase; 4] =
-    [Phase::Booting, Phase::Enrolling, Phase::Approved, Phase::Discovered];
-
-/// A node that boots, with the stage that it reached.
-#[derive(Deserialize)]
-struct BootingNode {
-    id: NodeId,
-    phase: Phase,
-    boot: Option<BootStage>,
-}
-
-#[derive(Deserialize)]
-struct BootStage {
-    stage: Option<Stage>,
-}
 
 pub(crate) async fn page(
     client: ApiClient,
@@ -66,20 +45,20 @@ pub(crate) async fn page(
 ) -> Answer {
     let failed = |error: ApiError| client.failed(&error);
     let events = api::LIST_EVENTS.path([]).with("sort", "-seq").with("limit", EVENTS);
-    let (status, nodes, stages, events, plots) = tokio::join!(
+    let (status, nodes, boots, events, plots) = tokio::join!(
         client.get(api::GET_STATUS.path([])),
         client.get_fields(api::LIST_NODES.path([]).with("sort", "name").with("fields", FIELDS)),
-        boot_stages(&client),
+        boots::load(&client),
         client.lines(events),
         day_plots(&client),
     );
-    let (status, stages) = (status.map_err(failed)?, stages.map_err(failed)?);
+    let (status, boots) = (status.map_err(failed)?, boots.map_err(failed)?);
     let nodes: Vec<WallNode> = nodes.map_err(failed)?;
     let events = events.map_err(failed)?.rows;
     let names = NodeNames::new(nodes.iter().map(|node| (node.id, node.name.clone())));
     let grouping = Grouping::read(&query, &nodes);
-    let is_troubled = |node: &WallNode| Severity::of(node).needs_attention();
-    let is_fine = status.ready && status.warnings.is_empty() && !nodes.iter().any(is_troubled);
+    let is_troubled = nodes.iter().any(WallNode::needs_attention);
+    let is_fine = status.ready && status.warnings.is_empty() && !is_troubled;
     let is_wall = nodes.len() > wall::MAX_TILES;
     let content = html! {
         h1 { (display_text(&status.site)) }
@@ -89,11 +68,13 @@ pub(crate) async fn page(
             (html::brief_findings(&status.warnings))
             @if is_fine { div.alert.good { "Machines can boot. No problems are known." } }
         }
-        section id="phases" data-live aria-label="Nodes by phase" { (counters(&status)) }
+        section id="phases" data-live aria-label="Nodes by phase" { (counters(&nodes, status.units)) }
+        // A part of its own: the wall is large, and each stage of a boot changes this one.
+        section id="boots" data-live aria-label="Boots" { @if is_wall { (boots::list(&nodes, &boots)) } }
         section id="rack" data-live aria-label="All nodes" {
             @if nodes.is_empty() { (first_steps()) } @else { (wall::choice(&nodes, &grouping)) }
-            @if is_wall { (boots(&nodes, &stages)) }
-            (wall::wall(&nodes, &grouping, &stages))
+            @if is_wall { (wall::legend()) }
+            (wall::wall(&nodes, &grouping, &boots))
         }
         // An error of the series costs the plots, and not the page.
         (plots.unwrap_or_else(|_| series_plot::absent_plots()))
@@ -108,28 +89,24 @@ pub(crate) async fn page(
         .answer(&headers))
 }
 
-/// Returns the stages of nodes that boot.
-async fn boot_stages(client: &ApiClient) -> Result<BTreeMap<NodeId, Stage>, ApiError> {
-    let phases = BOOT_PHASES.map(Phase::as_str).join(",");
-    let path = api::LIST_NODES.path([]).with("phase", phases).with("sort", "-last_seen");
-    let path = path.with("limit", MAX_BOOTS).with("fields", "id,phase,boot");
-    let booting: Vec<BootingNode> = client.get_fields(path).await?;
-    let boots = booting.into_iter().filter(|node| BOOT_PHASES.contains(&node.phase));
-    Ok(boots.filter_map(|node| Some((node.id, node.boot?.stage?))).collect())
-}
-
-/// Renders the number of nodes in each phase, and of units. Each leads to its list.
-fn counters(status: &StatusView) -> Markup {
+/// Renders the number of nodes, of those in each phase, and of units. Each leads to its list. A
+/// phase that is no trouble names its nodes that need an operator all the same, such as an online
+/// node with an alarm.
+fn counters(nodes: &[WallNode], units: UnitCount) -> Markup {
+    let in_phase = |phase| nodes.iter().filter(move |node| node.phase == phase);
     html! {
         div.counts {
-            @for phase in Phase::ALL {
-                @if let Some(count) = status.phases.get(phase.as_str()) {
-                    a class=(format!("count {}", phase_class(phase))) href=(format!("{PREFIX}/nodes?phase={phase}")) {
-                        strong { (count) } " " (phase)
+            a.count href=(format!("{PREFIX}/nodes")) { strong { (nodes.len()) } @if nodes.len() == 1 { " node" } @else { " nodes" } }
+            @for phase in Phase::ALL.into_iter().filter(|phase| in_phase(*phase).next().is_some()) {
+                @let troubled = in_phase(phase).filter(|node| node.needs_attention()).count();
+                a class=(format!("count {}", phase_class(phase))) href=(format!("{PREFIX}/nodes?phase={phase}")) {
+                    strong { (in_phase(phase).count()) } " " (phase)
+                    @if troubled > 0 && !Severity::of(phase, &[]).needs_attention() {
+                        ", " (troubled) @if troubled == 1 { " needs attention" } @else { " need attention" }
                     }
                 }
             }
-            a.count href=(format!("{PREFIX}/slots")) { strong { (status.units.ready) "/" (status.units.total) } " units ready" }
+            a.count href=(format!("{PREFIX}/slots")) { strong { (units.ready) "/" (units.total) } " units ready" }
         }
     }
 }
@@ -143,18 +120,6 @@ fn first_steps() -> Markup {
             li { (page("/doctor", "Doctor")) " says what keeps machines from booting." }
             li { (page("/dhcp", "DHCP")) " shows the networks that meshd serves, and the leases." }
             li { (page("/inbox", "Inbox")) " lists the machines that wait for approval." }
-        }
-    }
-}
-
-/// Renders the progress of the nodes that boot, above a wall whose cells have no room for it.
-fn boots(nodes: &[WallNode], stages: &BTreeMap<NodeId, Stage>) -> Markup {
-    let booting: Vec<_> = nodes.iter().filter(|node| stages.contains_key(&node.id)).collect();
-    html! {
-        @if !booting.is_empty() {
-            div.tiles.boots {
-                @for node in booting.iter().take(BOOT_ROWS) { (wall::tile(node, stages.get(&node.id).copied())) }
-            }
         }
     }
 }

@@ -1,15 +1,15 @@
 //! The wall: one cell for each node, in groups. Groups with trouble come first; within a group the
 //! order is that of the names, so that a cell stays in its place.
 
-use super::wall_node::{Severity, WallNode, class};
+use super::wall_node::{Boot, LEGEND, WallNode, class, worst_condition};
 use crate::{
     PREFIX,
     client::encoded,
     form::Fields,
-    html::{badge, display_text},
+    html::{self, badge, display_text, time},
 };
 use maud::{Markup, html};
-use meshd_model::fleet::Stage;
+use meshd_model::fleet::{Severity, Stage};
 use meshd_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -141,11 +141,11 @@ struct Group<'n> {
 
 impl Group<'_> {
     fn troubled(&self) -> usize {
-        self.nodes.iter().filter(|node| Severity::of(node).needs_attention()).count()
+        self.nodes.iter().filter(|node| node.needs_attention()).count()
     }
 
     fn worst(&self) -> Severity {
-        self.nodes.iter().map(|node| Severity::of(node)).min().unwrap_or(Severity::Fine)
+        self.nodes.iter().map(|node| node.severity()).min().unwrap_or(Severity::Fine)
     }
 }
 
@@ -182,11 +182,20 @@ pub(super) fn choice(nodes: &[WallNode], chosen: &Grouping) -> Markup {
     }
 }
 
-/// Renders all nodes. `stages` has the stages of nodes that boot.
+/// Renders what the looks of cells mean. Tiles have words instead.
+pub(super) fn legend() -> Markup {
+    html! {
+        ul.legend aria-label="Legend of the wall" {
+            @for (class, meaning) in LEGEND { li { b class=(class) aria-hidden="true" { "17" } " " (meaning) } }
+        }
+    }
+}
+
+/// Renders all nodes. `boots` has the boots in progress.
 pub(super) fn wall(
     nodes: &[WallNode],
     grouping: &Grouping,
-    stages: &BTreeMap<NodeId, Stage>,
+    boots: &BTreeMap<NodeId, Boot>,
 ) -> Markup {
     let groups = groups(nodes, grouping);
     let has_heads = *grouping != Grouping::Nothing;
@@ -194,7 +203,7 @@ pub(super) fn wall(
         return html! {
             @for group in &groups {
                 @if has_heads { h2 { (head(group)) } }
-                div.tiles { @for node in &group.nodes { (tile(node, stages.get(&node.id).copied())) } }
+                div.tiles { @for node in &group.nodes { (tile(node, boots.get(&node.id))) } }
             }
         };
     }
@@ -203,7 +212,7 @@ pub(super) fn wall(
     let racks: Vec<_> = groups
         .iter()
         .map(|group| {
-            let is_shown = |node: &&&WallNode| !hides_fine || Severity::of(node).needs_attention();
+            let is_shown = |node: &&&WallNode| !hides_fine || node.needs_attention();
             let shown: Vec<_> = group.nodes.iter().filter(is_shown).take(room).collect();
             room -= shown.len();
             (group, shown)
@@ -238,20 +247,23 @@ fn head(group: &Group<'_>) -> Markup {
 
 fn cell(node: &WallNode) -> Markup {
     let name = display_text(&node.name);
-    let condition =
-        node.conditions.first().map(|condition| format!(", {}", condition.kind.as_str()));
+    let condition = worst_condition(node).map(|condition| condition.kind);
+    let condition = condition.map(|kind| format!(", {} ({})", kind.words(), kind.as_str()));
     let title = format!("{name}: {}{}", node.phase, condition.unwrap_or_default());
     html! { a class=(class(node)) href=(format!("{PREFIX}/nodes/{}", node.id)) title=(title) aria-label=(title) { (short_name(&node.name)) } }
 }
 
-/// Renders one node; during a boot, with its progress.
-pub(super) fn tile(node: &WallNode, stage: Option<Stage>) -> Markup {
+/// Renders one node; during a boot, with its progress and the time at which the boot began.
+pub(super) fn tile(node: &WallNode, boot: Option<&Boot>) -> Markup {
     html! {
         a class=(format!("tile {}", class(node))) href=(format!("{PREFIX}/nodes/{}", node.id)) {
             strong { (display_text(&node.name)) }
             span { (node.phase) }
-            @if let Some(stage) = stage { (progress(stage)) }
-            @if let Some(condition) = node.conditions.first() { span.mark { (condition.kind.as_str()) } }
+            @if let Some(boot) = boot {
+                (progress(boot.stage))
+                span.quiet { "began " (time(boot.opened_at)) }
+            }
+            @if let Some(condition) = worst_condition(node) { span.mark { (html::condition(condition.kind)) } }
         }
     }
 }

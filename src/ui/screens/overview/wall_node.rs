@@ -1,7 +1,7 @@
-//! A node on the overview, and how urgently it needs an operator.
+//! A node on the overview, and how it looks there.
 
 use crate::html::phase_class;
-use meshd_model::fleet::{Condition, ConditionKind, Phase};
+use meshd_model::fleet::{Condition, Phase, Severity, Stage};
 use meshd_types::{NodeId, ProfileName, Timestamp};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -25,69 +25,86 @@ pub(super) struct WallNode {
     pub(super) last_seen: Timestamp,
 }
 
-/// How urgently a node needs an operator, most urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Severity {
-    /// A sign of an attack.
-    Alarm,
-    /// The node does not serve, and nobody ordered that.
-    Down,
-    Failing,
-    /// The node waits for an operator or a boot, or it is out of service by order.
-    Pending,
-    Fine,
-}
-
-impl Severity {
-    pub(super) fn of(node: &WallNode) -> Self {
-        let by_phase = match node.phase {
-            Phase::Offline | Phase::Quarantined => Severity::Down,
-            Phase::Degraded => Severity::Failing,
-            Phase::Online => Severity::Fine,
-            _ => Severity::Pending,
-        };
-        let by_conditions = node.conditions.iter().map(|condition| of_condition(condition.kind));
-        by_conditions.fold(by_phase, Severity::min)
+impl WallNode {
+    pub(super) fn severity(&self) -> Severity {
+        Severity::of(self.phase, &self.conditions)
     }
 
-    pub(super) fn needs_attention(self) -> bool {
-        self <= Severity::Failing
+    pub(super) fn needs_attention(&self) -> bool {
+        self.severity().needs_attention()
     }
 }
 
-fn of_condition(kind: ConditionKind) -> Severity {
-    match kind {
-        ConditionKind::IdCollision => Severity::Alarm,
-        kind if ConditionKind::ALARMS.contains(&kind) => Severity::Alarm,
-        ConditionKind::BootStalled | ConditionKind::BootLoop => Severity::Down,
-        // They wait for the next boot or for a quiet hour.
-        ConditionKind::RebootRequired
-        | ConditionKind::WeakIdentity
-        | ConditionKind::AgentOutdated => Severity::Fine,
-        _ => Severity::Failing,
-    }
+/// A boot in progress.
+pub(super) struct Boot {
+    pub(super) opened_at: Timestamp,
+    /// The stage that was reached last.
+    pub(super) stage: Stage,
 }
 
-/// Returns the colour class of a node: alarms have their own, other nodes that of the phase or of
-/// the condition.
+/// Style classes of nodes, and what they mean. The style sheet gives each of them a form, too:
+/// colours are not everybody's, and not of every screen.
+pub(super) const LEGEND: [(&str, &str); 7] = [
+    ("alarm", "alarm: an attack, or two machines with one ID"),
+    ("bad", "offline, quarantined, or its boot fails"),
+    ("warn", "degraded, or with a fault"),
+    ("wait", "waits for approval, or drains"),
+    ("busy", "on its way: approved, boots, enrols"),
+    ("idle", "out of service by order"),
+    ("good", "online"),
+];
+
+/// Returns the style class of a node, one of [`LEGEND`].
 pub(super) fn class(node: &WallNode) -> &'static str {
-    match Severity::of(node) {
-        Severity::Alarm => "alarm",
-        Severity::Down => "bad",
-        Severity::Failing => "warn",
-        _ => phase_class(node.phase),
+    match (node.severity(), node.phase) {
+        (Severity::Alarm, _) => "alarm",
+        (Severity::Down, _) => "bad",
+        (Severity::Failing, _) => "warn",
+        // The colour of trouble is for trouble.
+        (_, Phase::Discovered | Phase::Draining) => "wait",
+        (_, phase) => phase_class(phase),
     }
 }
 
 /// Returns the most urgent condition.
 pub(super) fn worst_condition(node: &WallNode) -> Option<&Condition> {
-    node.conditions.iter().min_by_key(|condition| of_condition(condition.kind))
+    node.conditions.iter().min_by_key(|condition| Severity::of_condition(condition.kind))
 }
 
 /// Returns the time at which the trouble of a node began.
 pub(super) fn begin(node: &WallNode) -> Timestamp {
     match worst_condition(node) {
-        Some(condition) if of_condition(condition.kind).needs_attention() => condition.since,
+        Some(condition) if Severity::of_condition(condition.kind).needs_attention() => {
+            condition.since
+        }
         _ => node.last_seen,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_model::fleet::ConditionKind;
+    use serde_json::json;
+
+    #[test]
+    fn legend_has_the_look_of_every_node() {
+        let node = |phase: Phase, conditions: serde_json::Value| -> WallNode {
+            let node = json!({ "id": "3f9a1c0e", "name": "n", "phase": phase, "profile": "compute",
+                "conditions": conditions, "last_seen": "2026-01-01T00:00:00Z" });
+            serde_json::from_value(node).expect("a node")
+        };
+        let mut nodes: Vec<_> =
+            Phase::ALL.into_iter().map(|phase| node(phase, json!([]))).collect();
+        nodes.extend(ConditionKind::ALL.into_iter().map(|kind| {
+            let since = "2026-01-01T00:00:00Z";
+            node(Phase::Online, json!([{ "kind": kind, "since": since, "detail": "" }]))
+        }));
+        let is_shown = |class: &str| LEGEND.iter().any(|(known, _)| *known == class);
+        for node in &nodes {
+            assert!(is_shown(class(node)), "{node:?}");
+        }
+        let is_used = |class_name: &str| nodes.iter().any(|node| class(node) == class_name);
+        assert!(LEGEND.iter().all(|(class, _)| is_used(class)), "a look without a node");
     }
 }
