@@ -6,11 +6,13 @@
 //! | `bisect` | bisections of the generations of a profile |
 //! | `pins` | rollouts to a generation, with programs of the site |
 //! | `rack` | nodes with real agents |
+//! | `remedy` | the remedy of the documentation for a node that did not return |
 //! | `undo` | rollouts that take others back, estimates, `node reboot --max` |
 
 mod bisect;
 mod pins;
 mod rack;
+mod remedy;
 mod undo;
 
 use crate::world::stderr;
