@@ -2,13 +2,14 @@
 
 use super::{
     AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
-    reader::{self, Document, Table, checked, or, write_duration},
+    reader::{self, Document, Located, Table, brief, checked, or, write_duration},
 };
 use crate::sections::{
     admin, dhcp_reservation, enroll, groups, metrics, power, profiles, programs, secrets, segment,
     vms,
 };
 use std::{
+    net::SocketAddrV4,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
@@ -24,6 +25,8 @@ const MAX_SSH_KEYS: usize = 256;
 const MAX_CONSOLES: usize = 4;
 /// Bounds of `[boot].max_loading`.
 const MAX_LOADING: RangeInclusive<usize> = 1..=100_000;
+/// Maximum number of `[boot].root_servers`.
+const MAX_ROOT_SERVERS: usize = 8;
 /// Default of `[boot].max_loading`: enough to fill 25 Gbit/s with ordinary NICs, and few enough
 /// that a share of 1 Gbit/s loads an image of 60 MB within two minutes, far below the timeout of
 /// any boot stage.
@@ -211,6 +214,7 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
         delivery: Delivery::Initrd,
         loaders_dir: "/usr/lib/ipxe".into(),
         consoles: None,
+        root_servers: Vec::new(),
         max_loading: DEFAULT_MAX_LOADING,
         netconsole_port: None,
     };
@@ -226,6 +230,7 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
     let consoles: Vec<String> =
         consoles.into_iter().filter_map(|text| checked(document, text, check::console)).collect();
     let consoles = boot.has("consoles").then_some(consoles);
+    let root_servers = root_servers(document, &boot);
     let max_loading =
         or(&boot, "max_loading", boot.integer("max_loading", MAX_LOADING), default.max_loading);
     let kernel_transport = kernel_transport?;
@@ -233,5 +238,27 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
     let loaders_dir = loaders_dir?;
     let netconsole_port = boot.integer("netconsole_port", 1024..=65_535_u16).map(|port| port.value);
     let max_loading = max_loading?;
-    Some(Boot { kernel_transport, delivery, loaders_dir, consoles, max_loading, netconsole_port })
+    Some(Boot {
+        kernel_transport,
+        delivery,
+        loaders_dir,
+        consoles,
+        root_servers,
+        max_loading,
+        netconsole_port,
+    })
+}
+
+fn root_servers(document: &Document, boot: &Table<'_>) -> Vec<SocketAddrV4> {
+    let servers = boot.strings("root_servers");
+    boot.is_within("root_servers", MAX_ROOT_SERVERS, servers.len(), "servers");
+    let one = |text: Located<String>| {
+        let server = text.parse::<SocketAddrV4>().ok().filter(|server| server.port() > 0);
+        if server.is_none() {
+            let what = format!("`{}` is not an IPv4 address with a port", brief(&text));
+            document.fault(&text, what, "write \"10.77.0.2:8080\"");
+        }
+        server
+    };
+    servers.into_iter().filter_map(one).collect()
 }

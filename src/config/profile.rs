@@ -1,7 +1,7 @@
 //! Profiles after inheritance, and groups.
 
 use super::VfioSelector;
-use meshd_proto::{CheckPolicy, DiskIdentity, vm::ByteSize};
+use meshd_proto::{CheckPolicy, DiskIdentity, stage1::RootMode, vm::ByteSize};
 use meshd_types::{
     BundleName, GroupName, Hostlist, ImageName, NodeId, NodePattern, OverlayName, ProfileName,
     VarValue, Vars, matches_glob,
@@ -25,6 +25,9 @@ pub struct Profile {
     /// Maximum size of the writable layer over an image of kind `root`; `None` for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<ByteSize>,
+    /// Where nodes keep the root of an image of kind `root`.
+    #[serde(default, skip_serializing_if = "RootMode::is_ram")]
+    pub root_mode: RootMode,
     /// Packages besides those of the overlays, those of parents first.
     pub packages: Vec<String>,
     /// Those of parents first.
@@ -53,6 +56,7 @@ impl Profile {
             kernel_args: Vec::new(),
             hugepages: None,
             writable: None,
+            root_mode: RootMode::Ram,
             packages: Vec::new(),
             bundles: Vec::new(),
             vfio: Vec::new(),

@@ -7,7 +7,7 @@ use meshd_types::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddrV4},
     path::PathBuf,
     time::Duration,
 };
@@ -242,6 +242,8 @@ pub struct Boot {
     /// Kernel consoles, such as `ttyS0,115200`; the last one is /dev/console. `None`: those of the
     /// image's architecture.
     pub consoles: Option<Vec<String>>,
+    /// Servers of roots besides the central node, asked before it.
+    pub root_servers: Vec<SocketAddrV4>,
     /// Maximum number of machines that load at once; others wait in iPXE.
     pub max_loading: usize,
     /// UDP port for kernel messages of booting nodes; `None`: nodes send none.

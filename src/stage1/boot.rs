@@ -8,15 +8,21 @@ use crate::{
     error::BootError,
     fetch::{self, HttpUrl, Transfer},
     modules::{self, ModuleLoader},
-    network, overlay, root,
+    network, overlay,
+    root::{
+        self,
+        tether::{self, Tether},
+    },
 };
-use meshd_proto::stage1::{STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE};
+use meshd_proto::stage1::{
+    ROOT_REPORT_FILE, RootMode, RootReport, STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE,
+};
 use meshd_types::{BootSessionId, Hint as _};
 use rustix::system::{RebootCommand, reboot, uname};
 use std::{
     convert::Infallible,
     fs::{self, File, OpenOptions},
-    io::Read as _,
+    io::{self, Read as _},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -106,12 +112,36 @@ fn run(report: &mut Report) -> Result<Infallible, BootError> {
     let lease = start_network(&interface, &config)?;
     report.target = Some((config.failed_url.clone(), config.session));
 
-    let mut image = fetch_root(&config)?;
-    // The root came from the central node: its Ethernet address, or that of the router, is known.
-    if let Err(cause) = start_netconsole(&mut loader, &interface, &lease, &config) {
+    let tether = match config.mode {
+        RootMode::Ram => None,
+        RootMode::Tethered => Some(tether_root(&mut loader, &config)?),
+    };
+    start_root(&config, &interface, &lease, tether.as_ref(), &mut loader).map_err(|error| {
+        match tether.and_then(|tether| tether.failure()) {
+            Some(cause) => BootError::TetheredRead { error: Box::new(error), cause },
+            None => error,
+        }
+    })
+}
+
+/// Mounts the root, and starts its first program.
+fn start_root(
+    config: &BootConfig,
+    interface: &str,
+    lease: &network::Lease,
+    tether: Option<&Tether>,
+    loader: &mut ModuleLoader,
+) -> Result<Infallible, BootError> {
+    let device = match tether {
+        Some(tether) => tether.device.to_owned(),
+        None => root_in_memory(config)?,
+    };
+    // If the root came from the central node, its Ethernet address, or that of the router, is
+    // known.
+    if let Err(cause) = start_netconsole(loader, interface, lease, config) {
         console::message(format_args!("netconsole is not started: {cause}"));
     }
-    let new_root = assemble_root(&mut image, &config)?;
+    let new_root = assemble_root(&device, config)?;
     let archive = File::open(STAGE1_OVERLAY_FILE)
         .map_err(|cause| BootError::Read { path: STAGE1_OVERLAY_FILE, cause })?;
     let members = overlay::unpack(archive, &new_root)?;
@@ -123,8 +153,18 @@ fn run(report: &mut Report) -> Result<Infallible, BootError> {
         return Err(BootError::Bundles);
     }
     root::require_init(&new_root)?;
-    network::write_handover(Path::new("/run"), &new_root, &interface, config.mac, &lease)
-        .map_err(BootError::Handover)?;
+    network::write_handover(
+        Path::new("/run"),
+        &new_root,
+        interface,
+        config.mac,
+        lease,
+        config.mode,
+    )
+    .map_err(BootError::Handover)?;
+    let process = tether.map(|tether| tether.process);
+    let root = RootReport { mode: config.mode, size: config.root.size, process };
+    write_root_report(&root).map_err(BootError::Report)?;
     console::message(format_args!("overlay: {members} members, {checked} files checked"));
     console::message(format_args!("ok {} {}", config.node, config.session));
     Ok(root::switch_root(&new_root, std::env::args_os().skip(1))?)
@@ -214,10 +254,39 @@ fn start_netconsole(
     loader.load_with(NETCONSOLE, &parameters).map_err(|error| error.to_string())
 }
 
-fn fetch_root(config: &BootConfig) -> Result<File, BootError> {
+fn require_memory(root: u64, config: &BootConfig) -> Result<(), BootError> {
     let meminfo = fs::read_to_string("/proc/meminfo")
         .map_err(|cause| BootError::Read { path: "/proc/meminfo", cause })?;
-    root::require_memory(&meminfo, config.root.size, config.upper_bytes)?;
+    Ok(root::require_memory(&meminfo, root, config.upper_bytes)?)
+}
+
+/// Starts the process that serves the root.
+fn tether_root(loader: &mut ModuleLoader, config: &BootConfig) -> Result<Tether, BootError> {
+    require_memory(tether::memory(config.root.size), config)?;
+    loader.load("nbd");
+    let tether = tether::start(&config.root)?;
+    console::message(format_args!(
+        "root: tethered, {} bytes at {} servers",
+        config.root.size,
+        config.root.urls.len()
+    ));
+    Ok(tether)
+}
+
+/// The process that serves a tethered root; its standard input is the kernel's socket.
+pub fn serve_root() -> io::Result<()> {
+    let config = read_config().map_err(io::Error::other)?;
+    tether::serve(&config.root)
+}
+
+/// Fetches the root. Returns its block device.
+fn root_in_memory(config: &BootConfig) -> Result<String, BootError> {
+    let image = fetch_root(config)?;
+    root::attach(&image, config::BLOCK as u32).map_err(BootError::Loop)
+}
+
+fn fetch_root(config: &BootConfig) -> Result<File, BootError> {
+    require_memory(config.root.size, config)?;
     let path = root::mount_image_store(config.root.size)?;
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create_new(true).open(&path);
@@ -235,12 +304,17 @@ fn fetch_root(config: &BootConfig) -> Result<File, BootError> {
     Ok(file)
 }
 
-fn assemble_root(image: &mut File, config: &BootConfig) -> Result<PathBuf, BootError> {
-    let block_size = config::BLOCK as u32;
-    let loop_device = root::attach(image, block_size).map_err(BootError::Loop)?;
-    let device = root::open_verity(image, &loop_device, &config.root.verity)?;
+fn assemble_root(block_device: &str, config: &BootConfig) -> Result<PathBuf, BootError> {
+    let mut image = File::open(block_device).map_err(BootError::Open)?;
+    let device = root::open_verity(&mut image, block_device, &config.root.verity)?;
     root::mount_squashfs(&device)?;
     Ok(root::mount_overlay(config.upper_bytes)?)
+}
+
+fn write_root_report(report: &RootReport) -> io::Result<()> {
+    let path = Path::new(ROOT_REPORT_FILE);
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    fs::write(path, serde_json::to_vec(report)?)
 }
 
 /// Prints the progress of the fetch: at each tenth, and at least every few seconds.

@@ -1,7 +1,7 @@
 //! The configuration of one boot: `/meshd/stage1.json`, bounded and validated completely.
 
 use crate::fetch::HttpUrl;
-use meshd_proto::stage1::{RootSource, STAGE1_VERSION, Stage1Config, VeritySpec};
+use meshd_proto::stage1::{RootMode, RootSource, STAGE1_VERSION, Stage1Config, VeritySpec};
 use meshd_types::{BootSessionId, Digest, MacAddr, NodeId};
 
 /// Maximum length of the file in bytes.
@@ -22,6 +22,7 @@ pub struct BootConfig {
     pub mac: MacAddr,
     pub session: BootSessionId,
     pub root: RootImage,
+    pub mode: RootMode,
     /// Size of the writable layer, in bytes.
     pub upper_bytes: u64,
     pub failed_url: HttpUrl,
@@ -81,6 +82,7 @@ pub fn parse(bytes: &[u8]) -> Result<BootConfig, ConfigError> {
         mac: config.mac,
         session: config.session,
         root: root(config.root)?,
+        mode: config.mode,
         upper_bytes: config.upper_bytes,
         failed_url: url("failed_url", &config.failed_url)?,
         time: config.time,
@@ -163,6 +165,7 @@ mod tests {
     fn config_with_all_fields_is_read() {
         let config = parse_value(&sample()).expect("valid");
         assert_eq!(config.root.verity.hash_block, 8);
+        assert_eq!(config.mode, RootMode::Ram, "of an earlier release");
         assert_eq!(config.root.urls[0].to_string(), "http://10.77.0.1:8080/blob/aa/root");
     }
 

@@ -5,7 +5,7 @@ use crate::{
     fetch::DownloadError,
     network::AcquireError,
     overlay::{AccountError, BootPartError, ManifestError, UnpackError},
-    root::{MemoryError, MountError, SwitchError, VerityError},
+    root::{MemoryError, MountError, SwitchError, VerityError, tether::TetherError},
 };
 use meshd_types::MacAddr;
 use std::io;
@@ -38,6 +38,15 @@ pub enum BootError {
     #[error("attach the root to a loop device: {0}")]
     Loop(io::Error),
     #[error(transparent)]
+    Tether(#[from] TetherError),
+    /// A read of a tethered root failed, and why.
+    #[error("{error}: {cause}")]
+    TetheredRead { error: Box<BootError>, cause: String },
+    #[error("open the device of the root: {0}")]
+    Open(io::Error),
+    #[error("write {path}: {0}", path = meshd_proto::stage1::ROOT_REPORT_FILE)]
+    Report(io::Error),
+    #[error(transparent)]
     Verity(#[from] VerityError),
     #[error(transparent)]
     Unpack(#[from] UnpackError),
@@ -63,6 +72,9 @@ meshd_types::hints!(BootError {
     BootError::Lease { .. } => "check the link, and `meshd events` for refused DHCP requests";
     BootError::Memory(_) => "choose a smaller image, or reduce the writable layer of the profile";
     BootError::Download(DownloadError::GaveUp { .. }) => "check that the central node serves the image";
+    BootError::Tether(TetherError::Tree(_)) => "check that the servers of the root serve the image, and `meshd image verify`";
+    BootError::TetheredRead { .. } => "check that the servers of the root serve the image, and `meshd image verify`";
+    BootError::Tether(TetherError::Device(_)) => "build the image again: a tethered root needs the module nbd";
     BootError::Manifest(_) => "boot again: the overlay was changed on its way";
     BootError::BootPart(_) => "boot again: the overlay was changed on its way";
     BootError::Bundles => "remove `bundles` from the profile, and install the software in the image";

@@ -7,6 +7,7 @@ use crate::{
     modules::{ModuleIndex, matches},
     network::{DhcpClient, DhcpStep},
     overlay::Member,
+    root::tether::{self, REQUEST},
 };
 use meshd_types::MacAddr;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 /// Panics when a promise is broken.
 pub fn check_invariants(bytes: &[u8]) {
     let Some((selector, rest)) = bytes.split_first() else { return };
-    match selector % 5 {
+    match selector % 6 {
         0 => drop(config::parse(rest)),
         1 => {
             if let Ok(Some((_, end))) = ResponseHead::parse(rest) {
@@ -29,11 +30,17 @@ pub fn check_invariants(bytes: &[u8]) {
             let index = ModuleIndex::parse(pattern, alias);
             assert!(index.load_order("a").len() <= pattern.lines().count());
         }
-        _ => {
+        4 => {
             let Some((kind, path)) = rest.split_first() else { return };
             if let Ok(member) = Member::new(path, tar::EntryType::new(*kind), Some(path)) {
                 let (Member::File(path) | Member::Folder(path) | Member::Link(path, _)) = member;
                 assert!(!path.relative().split('/').any(|part| matches!(part, "" | "." | "..")));
+            }
+        }
+        _ => {
+            let _ = tether::family_id(rest);
+            if let Some(request) = rest.first_chunk::<REQUEST>() {
+                let _ = tether::parse_request(request);
             }
         }
     }

@@ -13,7 +13,7 @@
 //! | `modules` | loads kernel modules for the devices of this machine |
 //! | `network` | the boot NIC: search, lease, addresses, and what the network of the OS needs |
 //! | `overlay` | unpacks the overlay, and checks its manifest |
-//! | `root` | the root file system: memory, loop device, dm-verity, overlayfs, switch |
+//! | `root` | the root file system: memory or servers, dm-verity, overlayfs, switch |
 //!
 //! Parsers and decisions are pure; system calls are thin. The only unsafe code is
 //! `root/ioctl.rs`.
@@ -32,3 +32,4 @@ mod root;
 
 #[doc(hidden)]
 pub use fuzz_invariants::check_invariants;
+pub use root::tether::TETHER_PROCESS;

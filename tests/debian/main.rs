@@ -17,6 +17,7 @@ mod overlays;
 mod cluster;
 mod nic;
 mod oci;
+mod tethered;
 mod workloads;
 
 use meshd_lab::{Extra, Identity, Power, Rack, Shape, Wait};

@@ -38,6 +38,7 @@ use super::{
 };
 use meshd_proto::{
     AgentConfig, BootPart, CHECKS, Check, CheckPolicy, CheckRule, CheckStatus, UnitFacts,
+    stage1::{ROOT_REPORT_FILE, RootReport},
 };
 use meshd_types::{DenyList, Timestamp};
 use std::path::PathBuf;
@@ -167,7 +168,8 @@ fn memory(context: &Context) -> Check {
     let workload = workload_memory::memory(context) >> 20;
     let used =
         if workload > 0 { format!(", {workload} MiB used by workloads") } else { String::new() };
-    let detail = format!("{available} of {total} MiB available{used}");
+    let root = root_memory(context);
+    let detail = format!("{available} of {total} MiB available{used}{root}");
     if let Some(minimum) = context
         .config
         .checks
@@ -182,6 +184,24 @@ fn memory(context: &Context) -> Check {
         return warn(NAME, detail, "look for large files in tmpfs: `du -xsh /*`");
     }
     pass(NAME, detail)
+}
+
+/// The memory of the root and of its writable layer, if stage 1 booted this node.
+fn root_memory(context: &Context) -> String {
+    let tree = &context.tree;
+    let report = tree.read(ROOT_REPORT_FILE).unwrap_or_default();
+    let Ok(report) = serde_json::from_str::<RootReport>(&report) else { return String::new() };
+    let size = report.size >> 20;
+    let Some(process) = report.process else { return format!(", {size} MiB used by the root") };
+    let status = tree.read(&format!("/proc/{process}/status")).unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = kib.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    match kib {
+        Some(kib) => {
+            format!(", {} MiB used by the tethered root of {size} MiB", kib.div_ceil(1024))
+        }
+        None => format!(", the process {process} of the tethered root is lost"),
+    }
 }
 
 #[cfg(test)]

@@ -154,6 +154,25 @@ fn memory_below_threshold_warns() {
 }
 
 #[test]
+fn memory_of_the_root_is_reported() {
+    let fake = FakeMachine::new("", &[]);
+    fake.file("proc/meminfo", "MemTotal: 2097152 kB\nMemAvailable: 1048576 kB\n");
+    let detail = || run_check("memory", &fake.tree, &config(&[]), 1).1;
+    assert_eq!(detail(), "1024 of 2048 MiB available");
+    let report = |text: &str| fake.file(ROOT_REPORT_FILE.trim_start_matches('/'), text);
+    report("no JSON");
+    assert_eq!(detail(), "1024 of 2048 MiB available");
+    report(r#"{"mode":"ram","size":228589568}"#);
+    assert_eq!(detail(), "1024 of 2048 MiB available, 218 MiB used by the root");
+    report(r#"{"mode":"tethered","size":228589568,"process":99}"#);
+    let lost = "1024 of 2048 MiB available, the process 99 of the tethered root is lost";
+    assert_eq!(detail(), lost);
+    fake.file("proc/99/status", "Name:\tmeshd\nVmRSS:\t   13313 kB\n");
+    let tethered = "1024 of 2048 MiB available, 14 MiB used by the tethered root of 218 MiB";
+    assert_eq!(detail(), tethered);
+}
+
+#[test]
 fn check_names_equal_those_of_profiles() {
     let fake = FakeMachine::new("", &[]);
     let checks = run(&context(&fake.tree, &config(&[]), 1));

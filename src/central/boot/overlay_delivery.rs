@@ -13,14 +13,13 @@ use meshd_image::overlay::{
     Delivered, deliver, deliver_targz, deliver_with_stage1, without_secrets,
 };
 use meshd_model::{
-    boot::Endpoint,
+    boot::{BootContents, Endpoint},
     fleet::{Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage},
     image_kind::{DEFAULT_WRITABLE, ImageKind, RootParts},
 };
 use meshd_proto::{
     BootPart,
     stage1::{RootSource, STAGE1_VERSION, Stage1Config},
-    vm::ByteSize,
 };
 use meshd_store::StoreError;
 use meshd_trust::{
@@ -131,8 +130,7 @@ impl BootService {
         transfer.pieces = match (delivery, &pending.contents.kind) {
             (Delivery::Initrd, ImageKind::Alpine(_)) => deliver(&pending.overlay, &part, &secrets),
             (Delivery::Initrd, ImageKind::Root(root)) => {
-                let config =
-                    self.stage1_config(&part, root, pending.contents.writable, endpoint)?;
+                let config = self.stage1_config(&part, root, &pending.contents, endpoint)?;
                 let program = pending.stage1.as_ref().ok_or(OverlayDenied::Busy)?;
                 deliver_with_stage1(&pending.overlay, &part, &secrets, program, &config)
             }
@@ -204,24 +202,28 @@ impl BootService {
         &self,
         boot: &BootPart,
         root: &RootParts,
-        writable: Option<ByteSize>,
+        contents: &BootContents,
         endpoint: Endpoint,
     ) -> Result<Stage1Config, OverlayDenied> {
         let mac =
             self.env.store.read(|model| model.session(boot.session).map(|session| session.mac));
         let base = endpoint.http();
+        let path = format!("/blob/{}/root", root.root.digest);
+        let others = &self.env.site().boot.root_servers;
+        let others = others.iter().map(|server| format!("http://{server}{path}"));
         Ok(Stage1Config {
             version: STAGE1_VERSION,
             node: boot.node,
             mac: mac.ok_or(OverlayDenied::Gone)?,
             session: boot.session,
             root: RootSource {
-                urls: vec![format!("{base}/blob/{}/root", root.root.digest)],
+                urls: others.chain([format!("{base}{path}")]).collect(),
                 digest: root.root.digest,
                 size: root.root.size,
                 verity: root.verity.clone(),
             },
-            upper_bytes: writable.unwrap_or(DEFAULT_WRITABLE).bytes(),
+            mode: contents.root_mode,
+            upper_bytes: contents.writable.unwrap_or(DEFAULT_WRITABLE).bytes(),
             failed_url: format!("{base}/boot/failed"),
             time: boot.issued_at.seconds(),
         })

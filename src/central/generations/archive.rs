@@ -57,6 +57,7 @@ pub(crate) fn archive_entry(rendered: &Rendered) -> ArchivedGeneration {
         version: *version,
         args: contents.args.clone(),
         writable: contents.writable,
+        root_mode: contents.root_mode,
         stage1: stage1.as_ref().map(|program| program.digest),
         packages: overlay.packages(),
         overlay: overlay.digest,
@@ -188,6 +189,7 @@ impl Generations {
             kind: image.manifest.parts.clone(),
             args: archived.args,
             writable: archived.writable,
+            root_mode: archived.root_mode,
         };
         if overlay::generation(&facts, overlay.digest, &contents) != generation {
             let what = "it does not have the digest that it is named by".to_owned();
@@ -277,32 +279,43 @@ impl Generations {
         self.archive.sync(generation, &archived).map_err(refused)
     }
 
-    /// Versions of images of pinned nodes and rolled back profiles that are no longer current.
-    /// Blocks.
+    /// Versions of images of pinned and tethered nodes, and of rolled back profiles, that are no
+    /// longer current. Blocks.
     pub(crate) fn archived_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
-        let pinned = self
-            .env
-            .store
-            .read(|model| model.nodes().filter_map(|node| node.pinned).collect::<BTreeSet<_>>());
-        let pinned = pinned.into_iter().filter_map(|generation| self.archive.get(generation).ok());
+        // A generation that a node runs, if the version of its image is not current.
+        let former = |node: &Node, model: &Model| {
+            let running = model.history(node.id)?.get(node.booted?)?;
+            let is_served = snapshot.catalog.version(&running.version).is_some();
+            (!is_served).then_some(running.generation)
+        };
+        let (pinned, former) = self.env.store.read(|model| {
+            let pinned = model.nodes().filter_map(|node| node.pinned);
+            let former = model.nodes().filter_map(|node| former(node, model));
+            (pinned.collect::<BTreeSet<_>>(), former.collect::<BTreeSet<_>>())
+        });
+        let archived = |generation| self.archive.get(generation).ok();
+        let pinned = pinned.into_iter().filter_map(archived);
+        let tethered = former.into_iter().filter_map(archived);
+        let tethered = tethered.filter(|running| !running.root_mode.is_ram());
         let rolled_back = snapshot.rolled_back_profiles().values().flatten();
         let mut versions: BTreeMap<Digest, ImageName> = rolled_back
             .map(|revision| (revision.version, revision.profile.image.clone()))
             .collect();
-        versions.extend(pinned.map(|archived| (archived.version, archived.image)));
+        versions.extend(pinned.chain(tethered).map(|archived| (archived.version, archived.image)));
         versions.retain(|version, _| snapshot.catalog.version(version).is_none());
-        let load =
-            |(version, name): (&Digest, &ImageName)| match load_image(snapshot, name, version) {
-                Ok(image) => Some(image),
-                Err(error) => {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::error!(
-                        error,
-                        "the image of a pinned node or rolled back profile is missing"
-                    );
-                    None
-                }
-            };
+        let load = |(version, name): (&Digest, &ImageName)| match load_image(
+            snapshot, name, version,
+        ) {
+            Ok(image) => Some(image),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(
+                    error,
+                    "the image of a pinned or tethered node, or of a rolled back profile, is missing"
+                );
+                None
+            }
+        };
         versions.iter().filter_map(load).collect()
     }
 

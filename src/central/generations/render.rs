@@ -327,6 +327,7 @@ impl PreparedRender {
             kind: self.kind.clone(),
             args: boot::profile_args(&self.snapshot.site, &self.profile, self.architecture),
             writable: self.profile.writable,
+            root_mode: self.profile.root_mode,
         }
     }
 

@@ -151,6 +151,7 @@ impl<'s> Renderer<'s> {
             version: image.manifest,
             args: boot::profile_args(self.site, profile, architecture),
             writable: profile.writable,
+            root_mode: profile.root_mode,
             stage1: image.stage1,
             packages: overlay.packages(),
             overlay: overlay.digest,

@@ -151,7 +151,10 @@ fn sample_site_file_with_all_optional_keys_is_valid_and_equals_defaults() {
         "the default depends on the architecture"
     );
     assert_eq!(
-        (Boot { consoles: None, netconsole_port: None, ..full.boot }, full.blobs_dir),
+        (
+            Boot { consoles: None, netconsole_port: None, root_servers: Vec::new(), ..full.boot },
+            full.blobs_dir
+        ),
         (plain.boot, plain.blobs_dir)
     );
 }
@@ -274,6 +277,28 @@ fn site_keys_that_contradict_each_other_are_refused() {
             "{fault}: {:#?}",
             faults(change, with)
         );
+    }
+}
+
+#[test]
+fn servers_of_roots_are_addresses_with_ports() {
+    let servers = |list: &str| {
+        let section = format!("[boot]\nroot_servers = {list}\n[defaults]");
+        read(&LEAST.replacen("[defaults]", &section, 1))
+    };
+    let texts: Vec<String> = (1..=8).map(|last| format!("10.77.0.{last}:8080")).collect();
+    let site = servers(&format!("{texts:?}")).expect("valid");
+    assert!(site.boot.root_servers.iter().map(ToString::to_string).eq(texts));
+    let nine: Vec<String> = (1..=9).map(|last| format!("10.77.0.{last}:8080")).collect();
+    for (list, fault) in [
+        ("[\"mirror:80\"]", "boot.root_servers[0]: `mirror:80` is not an IPv4 address with a port"),
+        ("[\"10.77.0.2\"]", "boot.root_servers[0]: `10.77.0.2` is not"),
+        ("[\"10.77.0.2:0\"]", "boot.root_servers[0]: `10.77.0.2:0` is not"),
+        ("[\"[::1]:80\"]", "boot.root_servers[0]: `[::1]:80` is not"),
+        (&format!("{nine:?}"), "boot.root_servers: "),
+    ] {
+        let faults = servers(list).expect_err(list).to_string();
+        assert!(faults.contains(fault), "{list}: {faults}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of profile inheritance, list edits and groups.
 
 use super::*;
+use meshd_proto::stage1::RootMode;
 
 const FAMILY: &str = r#"
 [profiles.base]
@@ -53,6 +54,24 @@ fn refused(change: &str, with: &str) -> Vec<String> {
         .into_iter()
         .map(|fault| format!("{}: {}; {}", fault.key, fault.message, fault.hint))
         .collect()
+}
+
+#[test]
+fn root_mode_is_inherited_and_replaced() {
+    let text = format!(
+        "{LEAST}{}",
+        FAMILY
+            .replace("extends = \"base\"\n", "extends = \"base\"\nroot_mode = \"tethered\"\n")
+            .replace("extends = \"child\"\n", "extends = \"child\"\nroot_mode = \"ram\"\n")
+    );
+    let site = valid(read(&text));
+    let modes = ["base", "child", "grandchild"].map(|name| profile(&site, name).root_mode);
+    assert_eq!(modes, [RootMode::Ram, RootMode::Tethered, RootMode::Ram]);
+    let found = refused("image = \"i\"", "image = \"i\"\nroot_mode = \"disk\"");
+    assert!(
+        found.len() == 1 && found[0].starts_with("profiles.base.root_mode: `disk` is not known"),
+        "{found:?}"
+    );
 }
 
 #[test]

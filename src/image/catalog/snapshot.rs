@@ -22,7 +22,7 @@ use std::{
 pub struct Catalog {
     images: BTreeMap<ImageName, Image>,
     previous: BTreeMap<ImageName, Image>,
-    /// Additional versions, for pinned nodes.
+    /// Additional versions, for pinned and tethered nodes.
     pinned: Vec<Image>,
     /// Additional bundle layers, for pinned nodes and for boots in progress.
     layers: BTreeMap<Digest, Bytes>,
@@ -170,8 +170,8 @@ impl Catalog {
         self.previous.get(name)
     }
 
-    /// Returns the snapshot with further versions of images and layers of bundles, for pinned
-    /// nodes.
+    /// Returns the snapshot with further versions of images and layers of bundles, for pinned and
+    /// tethered nodes.
     pub fn with_pinned(
         mut self,
         pinned: Vec<Image>,

@@ -383,6 +383,8 @@ pub fn generation(image: &ImageFacts, overlay: Digest, contents: &BootContents) 
     let writable = contents.writable.map(|size| format!("writable {size}"));
     let fields = head.into_iter().chain(contents.args.iter().map(String::as_str));
     let fields = fields.chain(stage1.as_deref()).chain(writable.as_deref());
+    let root_mode = (!contents.root_mode.is_ram()).then(|| contents.root_mode.as_str());
+    let fields = fields.chain(root_mode);
     Generation(Digest::of_fields(fields.map(str::as_bytes)))
 }
 

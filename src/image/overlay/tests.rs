@@ -5,8 +5,8 @@ use crate::catalog::read_overlays;
 use meshd_model::image_kind::{AlpineParts, Blob, ImageKind};
 use meshd_proto::{
     stage1::{
-        RootSource, STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE, STAGE1_PROGRAM, STAGE1_VERSION,
-        VeritySpec,
+        RootMode, RootSource, STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE, STAGE1_PROGRAM,
+        STAGE1_VERSION, VeritySpec,
     },
     vm::ByteSize,
 };
@@ -176,6 +176,7 @@ fn initrd_of_a_root_image_has_stage1_its_configuration_and_the_overlay() {
         mac: MacAddr([2, 0, 0, 0, 0, 1]),
         session: boot_part().session,
         root: RootSource { urls, digest, size: 8192, verity },
+        mode: RootMode::Ram,
         upper_bytes: 1,
         failed_url: "http://192.0.2.1/boot/failed".to_owned(),
         time: 1,
@@ -276,6 +277,7 @@ fn generation_changes_with_kernel_arguments_and_overlay() {
         kind: alpine(),
         args: args.iter().map(|arg| (*arg).to_owned()).collect(),
         writable,
+        root_mode: RootMode::Ram,
     };
     let generation_of = |sample: &Sample, overlay, args: &[&str]| {
         generation(&sample.image, overlay, &contents(sample, args, None))
@@ -284,6 +286,9 @@ fn generation_changes_with_kernel_arguments_and_overlay() {
     assert_eq!(first, generation_of(&sample, overlay, &["quiet"]));
     let larger = contents(&sample, &["quiet"], Some(ByteSize::from_mib(1024)));
     assert_ne!(first, generation(&sample.image, overlay, &larger), "a larger writable layer");
+    let tethered =
+        BootContents { root_mode: RootMode::Tethered, ..contents(&sample, &["quiet"], None) };
+    assert_ne!(first, generation(&sample.image, overlay, &tethered), "another root mode");
     assert_ne!(first, generation_of(&sample, overlay, &[]));
     let renamed = Sample {
         node: NodeContext { name: Some("gpu-1".into()), ..sample.node.clone() },

@@ -2,7 +2,7 @@
 
 use crate::image_kind::{ImageKind, PartUse};
 use meshd_config::Delivery;
-use meshd_proto::vm::ByteSize;
+use meshd_proto::{stage1::RootMode, vm::ByteSize};
 use meshd_types::{Architecture, BootSessionId, Digest, ImageName, NodeId, ProfileName, Secret};
 
 /// The public contents of a boot, the same for each boot of one generation.
@@ -16,6 +16,8 @@ pub struct BootContents {
     pub args: Vec<String>,
     /// Size of the writable layer over a root; `None` for the default.
     pub writable: Option<ByteSize>,
+    /// Where the node keeps a root.
+    pub root_mode: RootMode,
 }
 
 /// What a machine boots, and how.

@@ -4,7 +4,7 @@ use super::*;
 use crate::fleet::{NextBootOverride, Node, ObservedMachine, Phase};
 use crate::image_kind::{AlpineParts, Blob, ImageKind, NicDrivers, PciId, RootParts};
 use meshd_config::{Delivery, Site, Transport};
-use meshd_proto::stage1::VeritySpec;
+use meshd_proto::stage1::{RootMode, VeritySpec};
 use meshd_types::{
     Architecture, BootSessionId, DenyList, Digest, MacAddr, ProfileName, Secret, Timestamp,
 };
@@ -73,7 +73,15 @@ fn contents(site: &Site, node: &Node, architecture: Architecture) -> BootContent
     let profile = choose(site, node, Some(SESSION)).expect("the site has it");
     let args = profile_args(site, &profile, architecture);
     let (profile, image) = (profile.name.clone(), profile.image.clone());
-    BootContents { profile, image, architecture, kind: image_kind(), args, writable: None }
+    BootContents {
+        profile,
+        image,
+        architecture,
+        kind: image_kind(),
+        args,
+        writable: None,
+        root_mode: RootMode::Ram,
+    }
 }
 
 const SESSION: BootSessionId = BootSessionId([7; 12]);

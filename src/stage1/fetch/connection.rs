@@ -7,11 +7,14 @@ use super::{
 use std::{
     io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpStream},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Time for a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Longest time for a head: a server that sends it byte by byte is left for another.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A response whose body is read from the connection.
 pub struct Connection {
@@ -30,6 +33,8 @@ pub enum RequestError {
     Send(io::Error),
     #[error("read the response: {0}")]
     Read(io::Error),
+    #[error("read the response: the server closed the connection")]
+    Closed,
     #[error("read the response: {0}")]
     Response(#[from] ResponseError),
 }
@@ -44,20 +49,8 @@ impl Connection {
         stream.set_read_timeout(Some(idle)).map_err(RequestError::Connect)?;
         stream.set_write_timeout(Some(idle)).map_err(RequestError::Connect)?;
         stream.write_all(request(url, from).as_bytes()).map_err(RequestError::Send)?;
-        let mut bytes = Vec::with_capacity(4096);
-        loop {
-            if let Some((head, end)) = ResponseHead::parse(&bytes)? {
-                let first = bytes.split_off(end);
-                return Ok(Connection { stream, first, head });
-            }
-            let mut piece = [0; 4096];
-            let count = read(&mut stream, &mut piece).map_err(RequestError::Read)?;
-            if count == 0 {
-                return Err(RequestError::Read(io::ErrorKind::UnexpectedEof.into()));
-            }
-            bytes.extend_from_slice(&piece[..count]);
-            debug_assert!(bytes.len() <= MAX_HEAD + piece.len());
-        }
+        let (head, first) = read_head(&mut stream)?;
+        Ok(Connection { stream, first, head })
     }
 
     /// Reads bytes of the body; 0 at its end.
@@ -66,8 +59,34 @@ impl Connection {
     }
 }
 
+/// Reads a head. Returns it with the first bytes of the body.
+pub(super) fn read_head(stream: &mut TcpStream) -> Result<(ResponseHead, Vec<u8>), RequestError> {
+    let begin = Instant::now();
+    let mut bytes = Vec::with_capacity(4096);
+    loop {
+        if let Some((head, end)) = ResponseHead::parse(&bytes)? {
+            let first = bytes.split_off(end);
+            return Ok((head, first));
+        }
+        if begin.elapsed() > HEAD_TIMEOUT {
+            return Err(RequestError::Read(io::ErrorKind::TimedOut.into()));
+        }
+        let mut piece = [0; 4096];
+        let count = match read(stream, &mut piece) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset && bytes.is_empty() => 0,
+            Err(error) => return Err(RequestError::Read(error)),
+        };
+        if count == 0 {
+            return Err(RequestError::Closed);
+        }
+        bytes.extend_from_slice(&piece[..count]);
+        debug_assert!(bytes.len() <= MAX_HEAD + piece.len());
+    }
+}
+
 /// Reads from a stream with a timeout. The kernel does not restart such a read after a signal.
-fn read(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
+pub(super) fn read(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(into) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

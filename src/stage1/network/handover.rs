@@ -2,6 +2,7 @@
 //! client of the OS identifies itself as stage 1 did, so the server renews the same lease.
 
 use super::lease::Lease;
+use meshd_proto::stage1::RootMode;
 use meshd_types::MacAddr;
 use std::{fs, io, path::Path};
 
@@ -21,6 +22,7 @@ pub fn write_handover(
     interface: &str,
     mac: MacAddr,
     lease: &Lease,
+    mode: RootMode,
 ) -> io::Result<()> {
     let lease_file = run.join(LEASE_FILE);
     fs::create_dir_all(run.join("meshd"))?;
@@ -30,7 +32,7 @@ pub fn write_handover(
     let networkd = run.join(NETWORKD_FOLDER);
     fs::create_dir_all(&networkd)?;
     fs::write(networkd.join("10-meshd-boot.link"), link(interface, mac))?;
-    fs::write(networkd.join("10-meshd-boot.network"), network(interface, mac))?;
+    fs::write(networkd.join("10-meshd-boot.network"), network(interface, mac, mode))?;
     let ifupdown = root.join(IFUPDOWN_FOLDER);
     if ifupdown.is_dir() {
         let text = format!("auto {interface}\niface {interface} inet dhcp\n");
@@ -56,12 +58,14 @@ fn link(interface: &str, mac: MacAddr) -> String {
     format!("[Match]\nPermanentMACAddress={mac}\n\n[Link]\nName={interface}\n")
 }
 
-/// `KeepConfiguration=dhcp`: the address stays while the client starts, and when no server answers
-/// (systemd.network(5)). `ClientIdentifier=mac` is the identifier that stage 1 sent.
-fn network(interface: &str, mac: MacAddr) -> String {
+/// `KeepConfiguration=dhcp`: the address stays when no server answers (systemd.network(5)). `yes`:
+/// it also stays while networkd starts, which reads its own program from a tethered root.
+/// `ClientIdentifier=mac` is the identifier that stage 1 sent.
+fn network(interface: &str, mac: MacAddr, mode: RootMode) -> String {
+    let keep = if mode.is_ram() { "dhcp" } else { "yes" };
     format!(
         "[Match]\nName={interface}\nMACAddress={mac}\n\n\
-         [Network]\nDHCP=ipv4\nKeepConfiguration=dhcp\n\n\
+         [Network]\nDHCP=ipv4\nKeepConfiguration={keep}\n\n\
          [DHCPv4]\nClientIdentifier=mac\nUseMTU=yes\n"
     )
 }
@@ -86,7 +90,12 @@ mod tests {
             lease_s: 3600,
         };
         let mac = MacAddr([2, 0, 0, 0, 0, 7]);
-        let write = || write_handover(run.path(), root.path(), "eth0", mac, &lease);
+        let write_as = |mode| write_handover(run.path(), root.path(), "eth0", mac, &lease, mode);
+        let write = || write_as(RootMode::Ram);
+        write_as(RootMode::Tethered).expect("written");
+        let network = run.path().join("systemd/network/10-meshd-boot.network");
+        let tethered = fs::read_to_string(network).expect("is there");
+        assert!(tethered.contains("\nKeepConfiguration=yes\n"), "{tethered}");
         write().expect("written");
         let text = |path: &str| fs::read_to_string(run.path().join(path)).expect("is there");
         assert!(text("meshd/lease.json").contains("\"address\":\"10.77.0.50\""));
@@ -102,7 +111,8 @@ mod tests {
         let dns = vec![Ipv4Addr::new(10, 77, 0, 1)];
         let named = Lease { dns, domain: Some("rack.example".into()), ..lease.clone() };
         let write_named = |lease: &Lease| {
-            write_handover(run.path(), root.path(), "eth0", mac, lease).expect("written");
+            let (run, root) = (run.path(), root.path());
+            write_handover(run, root, "eth0", mac, lease, RootMode::Ram).expect("written");
         };
         let file = root.path().join(RESOLVER);
         fs::write(&file, "").expect("written");

@@ -1,12 +1,17 @@
-//! ioctl(2) of loop devices and device mapper. The only unsafe code of stage 1: rustix has no safe
-//! function for them, and the crates that have one need a C library or bindgen (ADR 48).
+//! ioctl(2) of loop devices and device mapper, and mlockall(2). The only unsafe code of stage 1:
+//! rustix has no safe function for them as it is built for the workspace, and the crates that have
+//! one need a C library or bindgen (ADR 48).
 //!
 //! Sources: `linux/loop.h`, `linux/dm-ioctl.h` of Linux 6.1. Layouts are the same on x86_64 and
 //! aarch64.
 #![expect(unsafe_code, reason = "ioctl(2) takes a pointer; each function fixes the size behind it")]
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
-use std::{ffi::c_void, io, os::fd::BorrowedFd};
+use std::{
+    ffi::{c_int, c_void},
+    io,
+    os::fd::BorrowedFd,
+};
 
 /// `LOOP_CTL_GET_FREE`: no argument, returns a number.
 const LOOP_CTL_GET_FREE: Opcode = 0x4c82;
@@ -20,6 +25,14 @@ pub const DM_HEADER: usize = 312;
 pub const DM_REQUEST: usize = 4096;
 /// Position of `data_size` in `struct dm_ioctl`.
 const DM_DATA_SIZE: std::ops::Range<usize> = 12..16;
+
+/// `MCL_CURRENT | MCL_FUTURE`.
+const LOCK_ALL: c_int = 1 | 2;
+
+// SAFETY: the signature is that of mlockall(2), which takes no pointer.
+unsafe extern "C" {
+    safe fn mlockall(flags: c_int) -> c_int;
+}
 
 /// Commands of device mapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +68,14 @@ unsafe impl Ioctl for Call<'_> {
         _argument: *mut c_void,
     ) -> rustix::io::Result<Self::Output> {
         Ok(output)
+    }
+}
+
+/// Keeps all memory of this process, present and future, out of swap.
+pub fn lock_memory() -> io::Result<()> {
+    match mlockall(LOCK_ALL) {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -3,8 +3,9 @@
 //! | module | content |
 //! | --- | --- |
 //! | `memory` | whether the memory suffices: pure |
-//! | `ioctl` | ioctl(2) of loop devices and device mapper; the only unsafe code |
+//! | `ioctl` | ioctl(2) of loop devices and device mapper, mlockall(2); the only unsafe code |
 //! | `loop_device` | attaches a file to a loop device |
+//! | `tether` | a block device whose blocks stay on servers |
 //! | `verity` | superblock and table of dm-verity; makes the device |
 //! | `mounts` | mounts file systems |
 //! | `switch` | makes the new root `/` and starts its first program |
@@ -12,6 +13,7 @@
 mod memory;
 mod ioctl;
 mod loop_device;
+pub mod tether;
 mod verity;
 mod mounts;
 mod switch;

@@ -249,6 +249,7 @@ mod tests {
             version: Digest([1; 32]),
             args: Vec::new(),
             writable: None,
+            root_mode: meshd_proto::stage1::RootMode::Ram,
             stage1: None,
             packages: Vec::new(),
             overlay: Digest([2; 32]),

@@ -6,7 +6,7 @@ use crate::{
     reader::{Document, Located, Table},
     sections::vars,
 };
-use meshd_proto::{CHECKS, CheckRule, DiskIdentity, Thresholds, vm::ByteSize};
+use meshd_proto::{CHECKS, CheckRule, DiskIdentity, Thresholds, stage1::RootMode, vm::ByteSize};
 use meshd_types::{BundleName, ImageName, OverlayName, ParseError, ProfileName, VarName, VarValue};
 use std::{ops::RangeInclusive, str::FromStr};
 
@@ -46,6 +46,7 @@ pub(crate) struct WrittenProfile {
     pub(crate) data_disks: Vec<Located<Edit<DiskIdentity>>>,
     pub(crate) hugepages: Option<Located<Hugepages>>,
     pub(crate) writable: Option<Located<ByteSize>>,
+    pub(crate) root_mode: Option<Located<RootMode>>,
     pub(crate) vars: Vec<(VarName, Located<VarValue>)>,
     pub(crate) checks: Vec<Located<(String, CheckRule)>>,
     pub(crate) thresholds: Vec<Located<(&'static str, i64)>>,
@@ -82,6 +83,7 @@ impl WrittenProfile {
                 .unwrap_or_default(),
             hugepages: hugepages(table),
             writable: writable(table),
+            root_mode: table.choice("root_mode", &RootMode::ALL.map(|mode| (mode.as_str(), mode))),
             vars: vars::read(document, table),
             checks: checks(table),
             thresholds: thresholds(table),

@@ -27,6 +27,8 @@ use std::{
 
 /// Modules with which stage 1 mounts a root and gets a lease.
 const REQUIRED: [&str; 5] = ["af_packet", "dm_verity", "loop", "overlay", "squashfs"];
+/// The module with which stage 1 serves a tethered root, if the kernel has it.
+const TETHER: &str = "nbd";
 /// The driver of a virtio NIC. Its device on PCI belongs to `virtio_pci`.
 const VIRTIO_NET: &str = "virtio_net";
 /// Lists that depmod reads.
@@ -62,14 +64,14 @@ pub(super) fn make(
     let mut selected = select(&dependencies, keep).map_err(BuildError::Modules)?;
     let builtin: BTreeSet<String> =
         module_names(&text("modules.builtin")?.unwrap_or_default()).collect();
-    for name in REQUIRED {
+    for name in REQUIRED.into_iter().chain([TETHER]) {
         let is = |path: &&&str| module_names(path).any(|module| module == name);
         match dependencies.keys().find(is) {
             Some(path) => {
                 selected.insert(path);
                 selected.extend(&dependencies[path]);
             }
-            None if builtin.contains(name) => {}
+            None if builtin.contains(name) || name == TETHER => {}
             None => return Err(RootFault::NoModule(name).into()),
         }
     }

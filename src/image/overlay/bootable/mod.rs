@@ -126,7 +126,12 @@ impl<'i> Check<'_, 'i> {
     fn stage1(&self) -> Option<Fault> {
         let RenderInput { site, image, profile, .. } = self.input;
         if image.kind != ImageKindName::Root {
-            return None;
+            let what = format!(
+                "profile {}: root_mode = \"{}\" needs an image of kind root, and {} is none",
+                profile.name, profile.root_mode, image.name
+            );
+            let hint = "remove root_mode, or choose an image of kind root";
+            return (!profile.root_mode.is_ram()).then(|| Fault::of_file(&site.file, what, hint));
         }
         let fault = |what: &str, hint: &str| {
             let what = format!("profile {} would not boot: {what}", profile.name);

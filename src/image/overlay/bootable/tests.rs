@@ -7,6 +7,7 @@ use super::super::{
 };
 use crate::catalog::overlay::System;
 use meshd_config::Delivery;
+use meshd_proto::stage1::RootMode;
 use meshd_types::Digest;
 use std::{path::Path, process::Command};
 
@@ -136,6 +137,20 @@ fn root_image_without_stage1_unit_or_initrd_delivery_is_refused() {
     for (faults, cause) in cases {
         assert!(faults.len() == 1 && faults[0].contains(cause), "{cause}: {faults:?}");
     }
+}
+
+#[test]
+fn tethered_root_needs_an_image_of_kind_root() {
+    let root = with_overlay("systems = [\"alpine\", \"systemd\"]", &[]);
+    let found = |system| {
+        let mut sample = from(root.path(), &["base", "agent", "motd"]).on(system);
+        sample.profile.root_mode = RootMode::Tethered;
+        sample.image.stage1 = Some(Digest::of(b"stage1"));
+        boot_faults(&sample.input()).iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(found(System::Systemd), [""; 0]);
+    let faults = found(System::Alpine);
+    assert!(faults.len() == 1 && faults[0].contains("needs an image of kind root"), "{faults:?}");
 }
 
 #[test]

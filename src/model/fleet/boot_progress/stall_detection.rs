@@ -158,7 +158,8 @@ fn cause(missing: Stage, tries: u32, chain: Chain) -> String {
              or the package installation failed. Its console says which"
             .to_owned(),
         Stage::Root => "Linux runs and did not fetch its root: stage 1 has no driver for the NIC, too little memory for \
-             the root, or no connection to [http].port. Its console says which"
+             the root, or no connection to [http].port. Its console says which. A tethered root, or a server of \
+             [boot].root_servers, hides this stage: then the agent did not report"
             .to_owned(),
         Stage::Enrolled => "the system runs and its agent did not report: is [agent].port blocked, is mesh-agent failing \
              (`rc-service mesh-agent status` or `systemctl status mesh-agent` on the node), or is its clock wrong by years?"

@@ -1,7 +1,7 @@
 //! Archived generations: all public contents, with files by digest. Computes the difference of two
 //! generations.
 
-use meshd_proto::vm::ByteSize;
+use meshd_proto::{stage1::RootMode, vm::ByteSize};
 use meshd_types::{Digest, ImageName, ProfileName, SafePath};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -26,6 +26,9 @@ pub struct ArchivedGeneration {
     /// Size of the writable layer over a root; `None` for the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<ByteSize>,
+    /// Where the node keeps a root.
+    #[serde(default, skip_serializing_if = "RootMode::is_ram")]
+    pub root_mode: RootMode,
     /// Stage 1 of a root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage1: Option<Digest>,
@@ -150,6 +153,7 @@ impl ArchivedGeneration {
         compare("image version", self.version.short(), after.version.short());
         let size = |of: &Self| of.writable.map_or("default".to_owned(), |size| size.to_string());
         compare("writable", size(self), size(after));
+        compare("root_mode", self.root_mode.to_string(), after.root_mode.to_string());
         let stage1 = |of: &Self| of.stage1.map_or("none".to_owned(), |digest| digest.short());
         compare("stage 1", stage1(self), stage1(after));
         let only = |these: &[String], others: &[String]| -> Vec<String> {
@@ -228,6 +232,7 @@ mod tests {
             version: Digest([1; 32]),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             writable: None,
+            root_mode: RootMode::Ram,
             stage1: None,
             packages: Vec::new(),
             overlay: Digest([2; 32]),

@@ -130,6 +130,54 @@ fn node_pinned_to_a_root_image_boots_it_with_its_writable_layer() {
     assert_eq!(config["upper_bytes"], 64 << 20, "that of the pinned generation");
 }
 
+/// The servers of the site come first, and the central node last.
+#[test]
+fn tethered_profile_is_delivered_with_all_servers_of_its_root() {
+    let world = world();
+    let machine = PxeNode::new(&world, 1);
+    let ram = overlay_of(&machine, &machine.power_on().unwrap());
+    assert!(ram["mode"].is_null() && ram["root"]["urls"].as_array().unwrap().len() == 1);
+    world.edit_site("writable = \"64M\"", "writable = \"64M\"\nroot_mode = \"tethered\"");
+    let servers = "[boot]\nroot_servers = [\"10.9.0.2:80\", \"10.9.0.3:8080\"]";
+    world.edit_site("[boot]", servers);
+    done(&world, &["check"]);
+    done(&world, &["reload"]);
+    let config = overlay_of(&machine, &machine.ipxe().unwrap());
+    assert_eq!(config["mode"], "tethered");
+    let path = format!("/blob/{}/root", config["root"]["digest"].as_str().unwrap());
+    let urls = config["root"]["urls"].as_array().unwrap();
+    assert_eq!(urls[..2], ["10.9.0.2:80", "10.9.0.3:8080"].map(|at| format!("http://{at}{path}")));
+    assert_eq!(urls[2], ram["root"]["urls"][0], "the central node");
+}
+
+/// A node in mode ram needs its root no more.
+#[test]
+fn root_of_a_tethered_node_is_served_while_the_node_runs() {
+    for (mode, status) in [("ram", 404), ("tethered", 200)] {
+        let world = world();
+        let changed = format!("root_mode = \"{mode}\"");
+        world.edit_site("writable = \"64M\"", &changed);
+        done(&world, &["reload"]);
+        let machine = PxeNode::new(&world, 1);
+        let script = machine.power_on().unwrap();
+        let (config, overlay) =
+            unpack::stage1(&machine.get(&script.overlay().unwrap()).unwrap().body);
+        let root = config["root"]["urls"][0].as_str().unwrap();
+        machine.dhcp(As::Os);
+        let _agent = machine.start_agent(&overlay);
+        let id = world.node()["id"].as_str().unwrap().to_owned();
+        eventually("the agent is linked", || {
+            let timeline = world.json(&["node", "timeline", &id, "-o", "json"]).to_string();
+            if timeline.contains("\"link\"") { Ok(()) } else { Err(timeline) }
+        });
+        assert_eq!(machine.get(root).unwrap().status, 200, "current");
+        world.edit_site(&changed, "");
+        world.edit_site("image = \"tiny\"", "image = \"small\"");
+        done(&world, &["reload"]);
+        assert_eq!(machine.get(root).unwrap().status, status, "{mode}");
+    }
+}
+
 /// Stage 1 is part of the generation: a later one is not delivered with it.
 #[test]
 fn stage_1_of_the_generation_is_delivered_after_it_was_replaced() {
