@@ -2,10 +2,8 @@
 //! initramfs, modloop, packages and apkovl.
 
 use anyhow::Context as _;
-use meshd_image::{
-    builder::{BuildRequest, Quiet, build},
-    catalog::image::{ImageKind, blob_path, load_image},
-};
+use meshd_builder::{BuildRequest, Quiet, build};
+use meshd_image::catalog::image::{ImageKind, blob_path, load_image};
 use meshd_lab::{LabError, Neighbour, Rack, Wait};
 use std::{
     fs::{self, File},

@@ -1,9 +1,9 @@
 //! Images, overlays and volumes, as `meshd image list`, `meshd overlay list` and
 //! `meshd volume list` print them.
 
+use meshd_builder::{ImageState, Listed, Version, VolumeInfo, VolumeKind};
 use meshd_config::{Profile, Site};
 use meshd_image::{
-    builder::{self, ImageState, Listed, Version, VolumeInfo, VolumeKind},
     catalog::{
         ImageManifest, Overlay, Overlays,
         overlay::{OverlayEntry, Source, Variable},
@@ -34,7 +34,7 @@ impl ImageView {
     /// # Errors
     /// A folder cannot be read.
     pub fn all(site: &Site) -> io::Result<Vec<Self>> {
-        let mut all = builder::list(&site.blobs_dir, &site.images_dir)?;
+        let mut all = meshd_builder::list(&site.blobs_dir, &site.images_dir)?;
         for name in site.profiles.values().map(|profile| &profile.image) {
             if all.iter().all(|listed| listed.name != *name) {
                 all.push(Listed::unknown(name.clone()));

@@ -25,8 +25,9 @@ pub(crate) mod sources;
 
 use crate::locks::Leaf;
 use alarms::Limiter;
+use meshd_builder::ListOwner;
 use meshd_config::Site;
-use meshd_image::{builder::ListOwner, catalog::Catalog};
+use meshd_image::catalog::Catalog;
 use meshd_model::{
     boot::Endpoint,
     fleet::{AuditContext, Principal, Verb},

@@ -10,8 +10,8 @@ use crate::{
     locks::Leaf,
 };
 use bytes::Bytes;
+use meshd_builder::ListKind;
 use meshd_image::{
-    builder::ListKind,
     catalog::{Image, ImageError, Stage1Program, bundle::load_layer, image::load_version},
     overlay::{self, ImageFacts, PublicOverlay},
 };

@@ -1,7 +1,7 @@
 //! Files of VMs: which node may fetch them, and when they may be removed.
 
 use crate::vms::Vms;
-use meshd_image::builder::{VolumeError, VolumeInfo, Volumes};
+use meshd_builder::{VolumeError, VolumeInfo, Volumes};
 use meshd_model::work::{Vm, VmDesiredState};
 use meshd_store::Model;
 use meshd_types::{Digest, NodeId, VmName};

@@ -11,14 +11,12 @@ use crate::cli::{
     },
 };
 use clap::Subcommand;
-use meshd_config::{Site, suggest};
-use meshd_image::{
-    builder::{
-        ArtifactKind, BundleRequest, ImageState, ListedBundle, build_bundle, interrupt,
-        list_bundles, recipes_dir,
-    },
-    catalog::versions::{CACHE, WORK},
+use meshd_builder::{
+    ArtifactKind, BundleRequest, ImageState, ListedBundle, build_bundle, interrupt, list_bundles,
+    recipes_dir,
 };
+use meshd_config::{Site, suggest};
+use meshd_image::catalog::versions::{CACHE, WORK};
 use meshd_types::{BundleName, ProfileName};
 use serde::Serialize;
 

@@ -21,16 +21,14 @@ use super::{
 };
 use clap::Subcommand;
 use meshd_api::{ImageView, routes as api};
+use meshd_builder::{
+    ArtifactKind, BuildError, BuildRequest, ImportRequest, Version,
+    import::recipe::{is_import, is_url},
+};
 use meshd_config::{Site, suggest};
-use meshd_image::{
-    builder::{
-        self, ArtifactKind, BuildError, BuildRequest, ImportRequest, Version,
-        import::recipe::{is_import, is_url},
-    },
-    catalog::{
-        ImageError, ImageManifest,
-        versions::{CACHE, WORK},
-    },
+use meshd_image::catalog::{
+    ImageError, ImageManifest,
+    versions::{CACHE, WORK},
 };
 use meshd_types::{ImageName, ProfileName};
 use std::path::PathBuf;
@@ -191,9 +189,9 @@ fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
     };
     names.sort_unstable();
     names.dedup();
-    on_first_end_signal(builder::interrupt)?;
+    on_first_end_signal(meshd_builder::interrupt)?;
     for name in names {
-        print_outcome(builder::build(&request(site, name, promote), &Drawing::new()))?;
+        print_outcome(meshd_builder::build(&request(site, name, promote), &Drawing::new()))?;
     }
     Ok(())
 }
@@ -213,7 +211,7 @@ fn request(site: &Site, name: ImageName, promote: bool) -> BuildRequest {
 /// Returns the failure of a build. That of an interrupted one is the interrupt, not what it caused.
 fn build_failure(error: BuildError) -> Failure {
     match error {
-        _ if builder::is_interrupted() => Failure::new("interrupted", ""),
+        _ if meshd_builder::is_interrupted() => Failure::new("interrupted", ""),
         BuildError::Recipe(faults) => faults.into(),
         error => Failure::of(&error),
     }
@@ -258,8 +256,8 @@ fn import(
         ));
     }
     let request = ImportRequest { build: request(site, name, promote), from, mirror, trust_mirror };
-    on_first_end_signal(builder::interrupt)?;
-    print_outcome(builder::import(&request, &Drawing::new()))
+    on_first_end_signal(meshd_builder::interrupt)?;
+    print_outcome(meshd_builder::import(&request, &Drawing::new()))
 }
 
 fn verify(site: &Site, name: &str) -> Result<(), Failure> {
@@ -269,7 +267,7 @@ fn verify(site: &Site, name: &str) -> Result<(), Failure> {
     };
     let (mut sound, mut bad) = (0, Vec::new());
     for image in names {
-        match builder::verify(&site.blobs_dir, &image) {
+        match meshd_builder::verify(&site.blobs_dir, &image) {
             Ok(manifest) => {
                 sound += 1;
                 write(&format!(

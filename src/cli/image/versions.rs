@@ -10,11 +10,9 @@ use crate::cli::{
     overlay::fits_profiles,
 };
 use clap::Args;
+use meshd_builder::{ArtifactKind, KEEP, Pruned};
 use meshd_config::Site;
-use meshd_image::{
-    builder::{self, ArtifactKind, KEEP, Pruned},
-    catalog::{ImageManifest, versions::read_list},
-};
+use meshd_image::catalog::{ImageManifest, versions::read_list};
 use meshd_types::ImageName;
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -39,19 +37,20 @@ pub(crate) struct Prune {
 }
 
 pub(crate) fn promote(site: &Site, name: &ImageName, version: &str) -> Result<(), Failure> {
-    let next = builder::find_version(&site.blobs_dir, name, version)
+    let next = meshd_builder::find_version(&site.blobs_dir, name, version)
         .map_err(|error| Failure::of(&error))?;
     fits_profiles(site, &next)?;
-    let manifest =
-        builder::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
+    let manifest = meshd_builder::promote(&site.blobs_dir, name, version)
+        .map_err(|error| Failure::of(&error))?;
     print_version(&manifest)
 }
 
 pub(crate) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
-    let next =
-        builder::previous_version(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    let next = meshd_builder::previous_version(&site.blobs_dir, name)
+        .map_err(|error| Failure::of(&error))?;
     fits_profiles(site, &next)?;
-    let manifest = builder::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
+    let manifest =
+        meshd_builder::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
     print_version(&manifest)
 }
 
@@ -75,8 +74,8 @@ impl Prune {
         }
         let go = |dry_run| {
             let (name, in_use) = (name.clone(), in_use.clone());
-            let request = builder::Prune { kind, name, keep: self.keep, in_use, dry_run };
-            builder::prune(&site.blobs_dir, &request).map_err(|error| Failure::of(&error))
+            let request = meshd_builder::Prune { kind, name, keep: self.keep, in_use, dry_run };
+            meshd_builder::prune(&site.blobs_dir, &request).map_err(|error| Failure::of(&error))
         };
         let mut pruned = go(true)?;
         if !self.dry_run && pruned.blobs + pruned.versions.len() > 0 {

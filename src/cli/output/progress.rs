@@ -2,7 +2,7 @@
 
 use super::{clean::clean, print::span};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use meshd_image::builder::{BuildStep, Progress};
+use meshd_builder::{BuildStep, Progress};
 use std::{
     collections::BTreeMap,
     io::IsTerminal as _,

@@ -6,17 +6,15 @@ use crate::cli::{
     overlay,
 };
 use clap::Args;
+use meshd_builder::recipes_dir;
 use meshd_central::password_faults;
 use meshd_config::{Fault, Faults, Site};
-use meshd_image::{
-    builder::recipes_dir,
-    catalog::{
-        ImageError, agent_path,
-        bundle::{BundleError, load_bundle},
-        image, load_agent,
-        overlay::read_all,
-        read_secrets,
-    },
+use meshd_image::catalog::{
+    ImageError, agent_path,
+    bundle::{BundleError, load_bundle},
+    image, load_agent,
+    overlay::read_all,
+    read_secrets,
 };
 use meshd_types::Hint;
 use serde::Serialize;

@@ -12,7 +12,7 @@ use crate::cli::{
 };
 use clap::Subcommand;
 use meshd_api::{VolumeView, routes as api};
-use meshd_image::builder::Volumes;
+use meshd_builder::Volumes;
 use meshd_types::VolumeFileName;
 use std::{io::IsTerminal as _, path::PathBuf};
 

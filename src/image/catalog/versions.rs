@@ -1,4 +1,4 @@
-//! Reads the versions of an image or bundle, and the current one. [`crate::builder`] writes them.
+//! Reads the versions of an image or bundle, and the current one. `meshd-builder` writes them.
 //!
 //! ```text
 //! blobs_dir/<kind>/<name>/<digest>.json         a version: its manifest; the blobs that it names never change

@@ -9,7 +9,7 @@ mod read;
 mod stream;
 
 pub use read::read;
-pub(crate) use stream::HeaderLimit;
+pub use stream::{HeaderBudget, HeaderLimit};
 pub use stream::{Packer, Unpacked, unpack};
 
 use crate::catalog::overlay::package_mode;

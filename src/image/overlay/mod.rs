@@ -30,8 +30,7 @@ mod secret;
 mod stored;
 mod values;
 
-pub(crate) use archive::HeaderLimit;
-pub use archive::{Packer, Unpacked, read as read_targz, unpack};
+pub use archive::{HeaderBudget, HeaderLimit, Packer, Unpacked, read as read_targz, unpack};
 pub use bootable::boot_faults;
 pub use context::{GroupContext, MemberContext, MemberSize, NodeContext};
 pub use merge::{missing_packages, used_digest};

@@ -3,8 +3,8 @@
 
 use super::{lock, record::Record};
 use crate::{LabError, Namespace, ProcessId, host::process::host_boot_id};
+use meshd_builder::ListOwner;
 use meshd_config::Site;
-use meshd_image::builder::ListOwner;
 use meshd_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -126,7 +126,7 @@ impl RackEntry {
 mod tests {
     use super::*;
     use crate::{Accel, Shape};
-    use meshd_image::builder::ListKind;
+    use meshd_builder::ListKind;
     use std::process::{Command, Stdio};
 
     /// A rack whose meshd is `central`, with a list of one volume.

@@ -1,10 +1,10 @@
 //! The real image, built anew from the committed recipe and the downloads that `make image` left.
 
 use crate::racks::{Places, from_env};
-use meshd_image::{
-    builder::{BuildError, BuildRequest, BuildStep, ImageState, Progress, build, list, verify},
-    catalog::image::blob_path,
+use meshd_builder::{
+    BuildError, BuildRequest, BuildStep, ImageState, Progress, build, list, verify,
 };
+use meshd_image::catalog::image::blob_path;
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,

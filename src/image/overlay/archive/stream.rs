@@ -128,33 +128,33 @@ pub fn unpack(
 }
 
 /// Limits the bytes between the contents of two entries.
-pub(crate) struct HeaderLimit<R> {
+pub struct HeaderLimit<R> {
     input: R,
     left: Rc<Cell<u64>>,
 }
 
 /// Says whether a [`HeaderLimit`] reads headers or contents.
-pub(crate) struct HeaderBudget(Rc<Cell<u64>>);
+pub struct HeaderBudget(Rc<Cell<u64>>);
 
 impl<R> HeaderLimit<R> {
-    pub(crate) fn new(input: R) -> (Self, HeaderBudget) {
+    pub fn new(input: R) -> (Self, HeaderBudget) {
         let left = Rc::new(Cell::new(0));
         (HeaderLimit { input, left: Rc::clone(&left) }, HeaderBudget(left))
     }
 
-    pub(crate) fn into_inner(self) -> R {
+    pub fn into_inner(self) -> R {
         self.input
     }
 }
 
 impl HeaderBudget {
     /// The headers of one entry follow.
-    pub(crate) fn begin_headers(&self) {
+    pub fn begin_headers(&self) {
         self.0.set(MAX_HEADERS);
     }
 
     /// The content of an entry follows, of any length.
-    pub(crate) fn begin_content(&self) {
+    pub fn begin_content(&self) {
         self.0.set(u64::MAX);
     }
 }

@@ -10,9 +10,9 @@ mod machines;
 
 use crate::bind::{self, BindError};
 use meshd_api::Finding;
+use meshd_builder::ListOwner;
 use meshd_central::{Central, OtherServer, Reload, SegmentHealth, ServiceHealth};
 use meshd_config::{DhcpMode, Segment, Site};
-use meshd_image::builder::ListOwner;
 use meshd_types::Timestamp;
 use std::{
     net::{Ipv4Addr, UdpSocket},

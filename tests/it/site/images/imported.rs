@@ -1,10 +1,8 @@
 //! What an import promises: the whole image, checked, or nothing at all and the reason.
 
 use super::mirror::{KEY, Mirror, Package, RELEASE, VERSION, netboot, package};
-use meshd_image::{
-    builder::{BuildError, BuildRequest, ImportRequest, Quiet, import},
-    catalog::{ImageManifest, image::load_image},
-};
+use meshd_builder::{BuildError, BuildRequest, ImportRequest, Quiet, import};
+use meshd_image::catalog::{ImageManifest, image::load_image};
 use meshd_types::Hint as _;
 use std::{
     fs::{self, File},

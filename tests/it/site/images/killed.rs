@@ -1,14 +1,12 @@
 //! `kill -9` at any instant of a promotion leaves the old version or the new one, whole.
 
-use meshd_image::{
-    builder::versions,
-    catalog::{
-        image::{
-            AlpineParts, Blob, Contents, FORMAT, ImageKind, ImageManifest, blob_path, load_image,
-            manifest_path,
-        },
-        versions::VersionFolder,
+use meshd_builder::versions;
+use meshd_image::catalog::{
+    image::{
+        AlpineParts, Blob, Contents, FORMAT, ImageKind, ImageManifest, blob_path, load_image,
+        manifest_path,
     },
+    versions::VersionFolder,
 };
 use meshd_types::{Architecture, Digest, Timestamp};
 use std::{

@@ -7,8 +7,8 @@ use axum::{
     http::StatusCode,
 };
 use meshd_api::{VolumeView, routes as api};
+use meshd_builder::VolumeError;
 use meshd_central::{Shared, VolumeUseError};
-use meshd_image::builder::VolumeError;
 use meshd_model::fleet::AuditContext;
 
 pub(crate) fn bind(binder: Binder) -> Binder {

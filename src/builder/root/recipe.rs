@@ -1,0 +1,244 @@
+//! `image.toml` of an image of kind `root`. All faults are reported together, with line, key and
+//! hint.
+
+use crate::{
+    import::recipe::is_url,
+    parts::recipe_head::{self, RECIPE_FILE, section},
+};
+use meshd_config::{
+    Faults,
+    reader::{self, Located, Table},
+};
+use meshd_types::{Architecture, Digest, SafePath};
+use std::path::{Path, PathBuf};
+
+/// Prefix of a reference to a registry.
+const REGISTRY: &str = "docker://";
+
+/// A valid recipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RootRecipe {
+    pub(super) arch: Architecture,
+    pub(super) description: String,
+    pub(super) source: SourceSpec,
+    /// Paths under `kernel/` of modules or folders that the initramfs contains.
+    pub(super) modules: Vec<SafePath>,
+}
+
+/// Where the root comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SourceSpec {
+    Debian(Debian),
+    /// An OCI layout: a folder or an archive. Without a tag it has one image.
+    Oci {
+        path: PathBuf,
+        tag: Option<String>,
+    },
+    /// A reference to an image in a registry, with its digest.
+    Registry {
+        reference: String,
+        digest: Digest,
+    },
+    Tar(PathBuf),
+    Folder(PathBuf),
+}
+
+/// Packages that mmdebstrap installs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Debian {
+    pub(super) suite: String,
+    pub(super) packages: Vec<String>,
+    /// URL; without one, mmdebstrap's default of the suite.
+    pub(super) mirror: Option<String>,
+    /// Keys that sign the suite; without one, those of apt on this machine.
+    pub(super) keyring: Option<PathBuf>,
+}
+
+/// Reads `recipe_dir/image.toml`.
+pub(super) fn load(recipe_dir: &Path) -> Result<RootRecipe, Faults> {
+    let file = recipe_dir.join(RECIPE_FILE);
+    let hint = "an image is a folder with an image.toml; `meshd image list` shows those there are";
+    parse(&reader::read_text(&file, hint)?, &file)
+}
+
+/// Parses an `image.toml`; faults name `file`.
+pub(super) fn parse(text: &str, file: &Path) -> Result<RootRecipe, Faults> {
+    let document = reader::parse(text, file)?;
+    let recipe = read(&document.root());
+    document.finish(recipe)
+}
+
+fn read(root: &Table<'_>) -> Option<RootRecipe> {
+    recipe_head::kind(root)?;
+    let arch = recipe_head::architecture(root);
+    let description =
+        root.required("description", root.word("description"), "say in one line what the image is");
+    let source = section(root, "source", read_source);
+    let modules = section(root, "modules", |table| {
+        let keep: Vec<SafePath> = table.list("keep").into_iter().map(|at| at.value).collect();
+        let hint = "list the drivers of the NICs, such as \"drivers/net/virtio_net.ko\"";
+        table.required("keep", (!keep.is_empty()).then_some(keep), hint)
+    });
+    Some(RootRecipe {
+        arch: arch?,
+        description: description?.value,
+        source: source?,
+        modules: modules?,
+    })
+}
+
+fn read_source(table: &Table<'_>) -> Option<SourceSpec> {
+    const KEYS: [&str; 4] = ["debian", "oci", "tar", "dir"];
+    let given: Vec<&str> = KEYS.into_iter().filter(|key| table.has(key)).collect();
+    let [key] = given[..] else {
+        let what = format!("has {} of debian, oci, tar and dir", given.len());
+        table.fault_at(&table.own_position(), what, "write exactly one of them");
+        return None;
+    };
+    match key {
+        "debian" => table.table(key).as_ref().and_then(read_debian).map(SourceSpec::Debian),
+        "oci" => read_oci(table),
+        "tar" => table.path(key).map(|path| SourceSpec::Tar(path.value)),
+        _ => table.path(key).map(|path| SourceSpec::Folder(path.value)),
+    }
+}
+
+fn read_debian(table: &Table<'_>) -> Option<Debian> {
+    let suite = table.required("suite", table.word("suite"), "suite = \"bookworm\"");
+    if let Some(suite) = suite.as_ref().filter(|suite| !is_plain(suite)) {
+        table.fault_at(suite, "is no name of a suite", "suite = \"bookworm\"");
+    }
+    let packages = table.strings("packages");
+    for package in packages.iter().filter(|package| !is_plain(package)) {
+        table.fault_at(package, "is no name of a Debian package", "write it without a version");
+    }
+    let hint = "packages = [\"systemd-sysv\", \"linux-image-amd64\"]";
+    let packages = table.required("packages", (!packages.is_empty()).then_some(packages), hint);
+    let mirror = table.word("mirror");
+    if let Some(mirror) = mirror.as_ref().filter(|mirror| !is_url(mirror)) {
+        table.fault_at(mirror, "is no URL of a mirror", "write https://deb.debian.org/debian");
+    }
+    let keyring = table.path("keyring");
+    if let Some(keyring) = keyring.as_ref().filter(|keyring| !keyring.value.is_file()) {
+        let what = format!("{} does not exist", keyring.value.display());
+        table.fault_at(keyring, what, "keyring = \"/usr/share/keyrings/NAME.gpg\"");
+    }
+    Some(Debian {
+        suite: suite?.value,
+        packages: packages?.into_iter().map(|at| at.value).collect(),
+        mirror: mirror.map(|at| at.value),
+        keyring: keyring.map(|at| at.value),
+    })
+}
+
+fn read_oci(table: &Table<'_>) -> Option<SourceSpec> {
+    let text = table.word("oci")?;
+    if let Some(reference) = text.strip_prefix(REGISTRY) {
+        return read_registry(table, &text, reference);
+    }
+    // A tag has no slash, so a colon before one belongs to the path.
+    let tag = text.rsplit_once(':').map(|(_, tag)| tag).filter(|tag| !tag.contains('/'));
+    if let Some(tag) = tag.filter(|tag| tag.is_empty() || tag.chars().any(|c| !is_tag_char(c))) {
+        table.fault_at(&text, format!("`{tag}` is no tag"), "write oci = \"FOLDER:TAG\"");
+        return None;
+    }
+    let path = table.path("oci")?.value;
+    let Some(tag) = tag else { return Some(SourceSpec::Oci { path, tag: None }) };
+    let name = path.file_name()?.to_str()?.strip_suffix(tag)?.strip_suffix(':')?;
+    Some(SourceSpec::Oci { path: path.with_file_name(name), tag: Some(tag.to_owned()) })
+}
+
+fn read_registry(table: &Table<'_>, at: &Located<String>, reference: &str) -> Option<SourceSpec> {
+    let hint = "write docker://HOST/NAME@sha256:DIGEST; `skopeo inspect` shows the digest";
+    let (name, digest) = reference.split_once("@sha256:").unwrap_or((reference, ""));
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| is_tag_char(c) || "/:".contains(c));
+    let Some(digest) = digest.parse().ok().filter(|_| is_name) else {
+        table.fault_at(at, "is no reference with a digest", hint);
+        return None;
+    };
+    let reference = format!("{REGISTRY}{name}@sha256:{digest}");
+    Some(SourceSpec::Registry { reference, digest })
+}
+
+fn is_tag_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "._-".contains(c)
+}
+
+/// Returns whether a name is safe as an argument and in a list with commas.
+fn is_plain(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(source: &str) -> String {
+        match recipe(source) {
+            Ok(recipe) => format!("{:?}", recipe.source),
+            Err(faults) => faults.to_string(),
+        }
+    }
+
+    fn recipe(source: &str) -> Result<RootRecipe, Faults> {
+        let text = format!(
+            "kind = \"root\"\narch = \"x86_64\"\ndescription = \"x\"\n[source]\n{source}\n[modules]\nkeep = [\"fs\"]\n"
+        );
+        parse(&text, Path::new("/site/images/lab/image.toml"))
+    }
+
+    #[test]
+    fn each_source_of_a_root_is_read() {
+        let digest = "ab".repeat(32);
+        let path = |name: &str| PathBuf::from("/site/images").join(name);
+        let debian = Debian {
+            suite: "bookworm".into(),
+            packages: vec!["systemd-sysv".into()],
+            mirror: None,
+            keyring: None,
+        };
+        let cases = [
+            (
+                "debian = { suite = \"bookworm\", packages = [\"systemd-sysv\"] }".to_owned(),
+                SourceSpec::Debian(debian),
+            ),
+            ("oci = \"/site/images/o\"".to_owned(), SourceSpec::Oci { path: path("o"), tag: None }),
+            (
+                "oci = \"/site/images/o:v1\"".to_owned(),
+                SourceSpec::Oci { path: path("o"), tag: Some("v1".into()) },
+            ),
+            (
+                format!("oci = \"docker://h:5000/n@sha256:{digest}\""),
+                SourceSpec::Registry {
+                    reference: format!("docker://h:5000/n@sha256:{digest}"),
+                    digest: digest.parse().unwrap(),
+                },
+            ),
+            ("tar = \"/site/images/a.tar\"".to_owned(), SourceSpec::Tar(path("a.tar"))),
+            ("dir = \"/site/images/tree\"".to_owned(), SourceSpec::Folder(path("tree"))),
+        ];
+        for (text, source) in cases {
+            assert_eq!(recipe(&text).expect(&text).source, source);
+        }
+    }
+
+    #[test]
+    fn root_recipe_without_one_valid_source_is_refused() {
+        let cases = [
+            ("", "has 0 of debian, oci, tar and dir"),
+            ("tar = \"a\"\ndir = \"b\"", "has 2 of debian, oci, tar and dir"),
+            ("oci = \"docker://h/n:latest\"", "is no reference with a digest"),
+            ("oci = \"o:\"", "is no tag"),
+            ("debian = { suite = \"--x\", packages = [\"a,b\"] }", "is no name of a suite"),
+            ("debian = { suite = \"s\", packages = [\"a,b\"] }", "is no name of a Debian package"),
+            ("debian = { suite = \"s\", packages = [\"a\"], mirror = \"-x\" }", "is no URL"),
+            ("debian = { suite = \"s\", packages = [\"a\"], keyring = \"/no\" }", "/no does not"),
+            ("debian = { suite = \"s\", packages = [\"a\"], size = 1 }", "size"),
+        ];
+        for (text, cause) in cases {
+            assert!(faults(text).contains(cause), "{text}: {}", faults(text));
+        }
+    }
+}
