@@ -134,7 +134,8 @@ impl Server {
 
 /// The lab image's recipe with Alpine's own initramfs: same kernel, modules and packages.
 fn recipe(repository: &Path, dir: &Path) -> anyhow::Result<PathBuf> {
-    let (lab, own) = (repository.join("images/alpine-lab"), dir.join("images/alpine-stock"));
+    let lab = repository.join("images/alpine-lab");
+    let own = dir.join("images/alpine-stock");
     let _ = fs::remove_dir_all(&own);
     fs::create_dir_all(&own)?;
     run(Command::new("cp").arg("-a").arg(format!("{}/.", lab.display())).arg(&own))?;

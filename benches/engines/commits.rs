@@ -35,7 +35,8 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
 fn rate(kind: Kind, writers: u32) -> anyhow::Result<f64> {
     let folder = tempfile::tempdir()?;
     let mut engine = (kind.open)(folder.path())?;
-    let (begin, mut rounds) = (Instant::now(), 0);
+    let begin = Instant::now();
+    let mut rounds = 0;
     while begin.elapsed() < SPAN {
         let leases: Vec<_> = (0..writers).map(|writer| lease(writer, rounds)).collect();
         engine.commit(&leases)?;

@@ -53,8 +53,9 @@ pub fn rows(table: &mut Table) -> anyhow::Result<()> {
 
 fn damaged(kind: Kind) -> anyhow::Result<Outcome> {
     let folder = tempfile::tempdir()?;
-    let (live, killed, tried) =
-        (folder.path().join("live"), folder.path().join("killed"), folder.path().join("tried"));
+    let live = folder.path().join("live");
+    let killed = folder.path().join("killed");
+    let tried = folder.path().join("tried");
     fs::create_dir(&live)?;
     let mut engine = (kind.open)(&live)?;
     let mut all = Leases::new();
@@ -101,7 +102,8 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
 
 /// Every byte of every file that is not zero.
 fn written(folder: &Path) -> anyhow::Result<Vec<(PathBuf, u64)>> {
-    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(next)? {
             let path = entry?.path();

@@ -20,7 +20,8 @@ const CHUNK: usize = 1 << 20;
 pub fn rate(mut work: impl FnMut()) -> f64 {
     let mut rates: Vec<f64> = (0..RUNS)
         .map(|_| {
-            let (begin, mut count) = (Instant::now(), 0u32);
+            let begin = Instant::now();
+            let mut count = 0u32;
             while begin.elapsed() < SPAN {
                 work();
                 count += 1;

@@ -111,8 +111,8 @@ pub fn placements(table: &mut Table) -> anyhow::Result<()> {
     for policy in ["approve", "auto"] {
         let (mut took, units) = fill(policy)?;
         took.sort_unstable();
-        let (median, worst) =
-            (took[took.len() / 2].as_secs_f64() * 1e3, took[took.len() - 1].as_secs_f64() * 1e3);
+        let median = took[took.len() / 2].as_secs_f64() * 1e3;
+        let worst = took[took.len() - 1].as_secs_f64() * 1e3;
         let row = format!("one of 10,000 placements on 1,000 nodes, slots = \"{policy}\"");
         table.alone(&row, "ms", median, Goal::AtMost(1.0));
         table.note(&format!(
@@ -139,7 +139,8 @@ fn fill(policy: &str) -> anyhow::Result<(Vec<Duration>, usize)> {
         }
         Ok::<_, StoreError>(())
     }))?;
-    let (mut took, mut owned) = (Vec::new(), BTreeSet::new());
+    let mut took = Vec::new();
+    let mut owned = BTreeSet::new();
     let by = central.env.own_audit_context(Verb::VmCreate);
     for number in 0..PLACEMENTS {
         let begun = Instant::now();

@@ -120,7 +120,8 @@ impl Site {
     }
 
     fn write_image(&self, wire: &Wire) -> anyhow::Result<Image> {
-        let (blobs, www) = (wire.path("state/blobs"), wire.path("www"));
+        let blobs = wire.path("state/blobs");
+        let www = wire.path("www");
         fs::create_dir_all(&www)?;
         let names = ["kernel", "initramfs", "packages", "modloop"];
         let mut made = Vec::new();

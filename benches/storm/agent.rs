@@ -166,7 +166,8 @@ impl Agent<'_> {
                 None
             }
             Effect::Hello => {
-                let (node, session) = (self.opened.config.node, self.opened.boot.session);
+                let node = self.opened.config.node;
+                let session = self.opened.boot.session;
                 let hello =
                     Hello { version: meshd_proto::VERSION, node, session, facts: self.facts() };
                 self.say(&FromAgent::Hello(Box::new(hello))).await
@@ -218,8 +219,9 @@ impl Agent<'_> {
         params.distinguished_name = DistinguishedName::new();
         let request = params.serialize_request(&self.key).and_then(|request| request.pem());
         let csr_pem = request.map_err(|error| agent(&error))?;
-        let (version, node, session) =
-            (meshd_proto::VERSION, self.opened.config.node, self.opened.boot.session);
+        let version = meshd_proto::VERSION;
+        let node = self.opened.config.node;
+        let session = self.opened.boot.session;
         let body = json(&EnrolRequest { version, node, session, token, csr_pem })?;
         let mut stream = self.tls().await?;
         let answer = http::exchange(

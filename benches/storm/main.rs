@@ -131,7 +131,8 @@ async fn weather(
     });
     let relay = Arc::clone(&storm);
     tokio::spawn(async move { relay.fabric.relay().await });
-    let (begin, cpu) = (report::Moment::now(), server.cpu());
+    let begin = report::Moment::now();
+    let cpu = server.cpu();
     let mut machines = JoinSet::new();
     for number in 0..arguments.nodes {
         let machine = Machine::new(Arc::clone(&storm), number);

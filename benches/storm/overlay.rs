@@ -19,7 +19,8 @@ pub fn open(initrd: &[u8]) -> Result<Opened, Fault> {
     let mut cpio = Vec::new();
     GzDecoder::new(initrd).read_to_end(&mut cpio).map_err(|_| damaged("its compression"))?;
     let apkovl = member(&cpio, "apkovl.tar.gz").ok_or_else(|| damaged("its cpio"))?;
-    let (mut config, mut boot) = (None, None::<BootPart>);
+    let mut config = None;
+    let mut boot = None::<BootPart>;
     let mut archive = tar::Archive::new(MultiGzDecoder::new(apkovl));
     for entry in archive.entries().map_err(|_| damaged("its tar"))? {
         let mut entry = entry.map_err(|_| damaged("its tar"))?;
@@ -56,7 +57,8 @@ fn member<'a>(cpio: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
             let text = std::str::from_utf8(&header[6 + index * 8..14 + index * 8]).ok()?;
             usize::from_str_radix(text, 16).ok()
         };
-        let (size, name_size) = (field(6)?, field(11)?);
+        let size = field(6)?;
+        let name_size = field(11)?;
         let name = cpio.get(at + 110..at + 110 + name_size.checked_sub(1)?)?;
         let start = (at + 110 + name_size).next_multiple_of(4);
         match name {

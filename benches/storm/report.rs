@@ -60,7 +60,8 @@ pub fn progress(elapsed: Duration, tally: &Tally) {
 
 /// How long all agents took to be back after meshd was killed and started again.
 pub fn print_return(arguments: &Arguments, storm: &Storm, began: Moment, memory: u64) {
-    let (took, back) = (began.elapsed(), storm.tally.finished(Step::Return));
+    let took = began.elapsed();
+    let back = storm.tally.finished(Step::Return);
     println!();
     storm.tally.print_step(Step::Return);
     let met =

@@ -14,8 +14,11 @@ pub async fn fetch(from: Ipv4Addr, name: &str) -> Result<u32, Fault> {
     let socket = fabric::datagrams(from).await?;
     let mut packet =
         [&[0, 1][..], name.as_bytes(), b"\0octet\0tsize\x000\0blksize\x001468\0"].concat();
-    let (mut buffer, mut peer, mut expected) = ([0; BLOCK + 4], (SERVER, 69).into(), 1u16);
-    let (mut tries, mut repeats) = (0, 0);
+    let mut buffer = [0; BLOCK + 4];
+    let mut peer = (SERVER, 69).into();
+    let mut expected = 1u16;
+    let mut tries = 0;
+    let mut repeats = 0;
     loop {
         socket.send_to(&packet, peer).await?;
         let Ok(received) = timeout(PATIENCE, socket.recv_from(&mut buffer)).await else {

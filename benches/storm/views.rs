@@ -128,7 +128,8 @@ pub fn measure(arguments: &Arguments, wire: &Wire, server: &Server) -> anyhow::R
 /// Processor seconds of meshd and `meshd ui` for each second, while a page looks again and again.
 fn spent(server: &Server, ui: &Ui, look: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let cpu = || server.cpu() + cpu_of(ui.process.pid());
-    let (begin, before) = (std::time::Instant::now(), cpu());
+    let begin = std::time::Instant::now();
+    let before = cpu();
     while begin.elapsed() < SPAN {
         look()?;
         thread::park_timeout(PERIOD);

@@ -122,7 +122,8 @@ pub struct RootView {
 impl From<TokenRecord> for TokenView {
     fn from(token: TokenRecord) -> Self {
         let TokenRecord { hash, node, created_at, expires_at, used, .. } = token;
-        let (used_at, used_from) = (used.map(|used| used.at), used.and_then(|used| used.from));
+        let used_at = used.map(|used| used.at);
+        let used_from = used.and_then(|used| used.from);
         TokenView { hash, node, created_at, expires_at, used_at, used_from }
     }
 }

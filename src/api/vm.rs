@@ -100,7 +100,8 @@ pub struct TemplateView {
 impl VmView {
     /// Creates the view of a VM with a record. `is_linked` is true while its node has a link.
     pub fn new(vm: &Vm, is_linked: bool) -> Self {
-        let (spec, seen) = (&vm.request.spec, vm.last_report.as_ref());
+        let spec = &vm.request.spec;
+        let seen = vm.last_report.as_ref();
         let whole = vm.request.units.whole.then(|| "all".to_owned());
         VmView {
             name: vm.name().clone(),

@@ -130,7 +130,8 @@ async fn read_head(stream: Option<impl AsyncRead + Unpin>) -> String {
 /// Reads an output to its end, and keeps its last part.
 async fn read_tail(stream: Option<impl AsyncRead + Unpin>) -> String {
     let most = usize::try_from(MAX_OUTPUT).unwrap_or(usize::MAX);
-    let (mut bytes, mut part) = (Vec::new(), [0; 8192]);
+    let mut bytes = Vec::new();
+    let mut part = [0; 8192];
     if let Some(mut stream) = stream {
         while let Ok(count @ 1..) = stream.read(&mut part).await {
             bytes.extend_from_slice(&part[..count]);

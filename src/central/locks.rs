@@ -88,7 +88,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "lock order")]
     fn lock_of_the_same_level_is_refused() {
-        let (one, other) = (Leaf::new(1), Leaf::new(2));
+        let one = Leaf::new(1);
+        let other = Leaf::new(2);
         let _held = one.lock();
         drop(other.lock());
     }

@@ -141,7 +141,8 @@ fn difference(
     to: &meshd_config::Profile,
 ) -> Result<Difference, Failure> {
     let mut renderer = Renderer::new(site, overlays(site)?);
-    let (before, after) = (renderer.generation(from)?, renderer.generation(to)?);
+    let before = renderer.generation(from)?;
+    let after = renderer.generation(to)?;
     let only = |one: &meshd_config::Profile, other: &meshd_config::Profile| -> Vec<Setting> {
         let is_in_other =
             |setting: &Setting| other.settings.iter().any(|candidate| is_same(candidate, setting));

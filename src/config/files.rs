@@ -153,7 +153,8 @@ mod tests {
     #[test]
     fn pipe_device_and_folder_are_refused_without_waiting() {
         let dir = tempfile::tempdir().unwrap();
-        let (file, pipe) = (dir.path().join("file"), dir.path().join("pipe"));
+        let file = dir.path().join("file");
+        let pipe = dir.path().join("pipe");
         fs::write(&file, "12345").unwrap();
         mkfifo(&pipe, stat::Mode::S_IRWXU).unwrap();
         for path in [&pipe, dir.path(), Path::new("/dev/zero")] {

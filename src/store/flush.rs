@@ -375,7 +375,8 @@ mod tests {
         let mut heard = store.subscribe();
         let by = AuditContext::new(Principal::Operator(5), Verb::Approve, CorrelationId([3; 8]));
 
-        let (first, by_first) = (Arc::clone(&store), by.clone());
+        let first = Arc::clone(&store);
+        let by_first = by.clone();
         let first = tokio::spawn(async move {
             let approve = first.commit(|tx| {
                 tx.edit_node(node(1).id, |node| node.change(PhaseChange::Approve))

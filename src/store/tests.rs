@@ -84,7 +84,8 @@ async fn refused_change_changes_nothing() {
 async fn nic_moves_between_nodes_in_one_change_in_either_order() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    let (mut one, mut two) = (node(1), node(2));
+    let mut one = node(1);
+    let mut two = node(2);
     put_node(&store, one.clone()).await;
     put_node(&store, two.clone()).await;
     let owner = |n: u16| store.read(|model| model.node_of_mac(mac(n)).map(|node| node.id));
@@ -222,7 +223,8 @@ fn unknown_mac_flood_evicts_no_boot_session_of_others() {
         let staged = tx.into_staged();
         model.apply(staged.records);
     };
-    let (of_node, of_new) = (session(1, 1, 0), open_session(u32::MAX, Stage::Script));
+    let of_node = session(1, 1, 0);
+    let of_new = open_session(u32::MAX, Stage::Script);
     put(&mut model, &[of_node.clone(), of_new.clone()]);
     for n in 0..300 {
         let flood: Vec<_> =

@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn enrol_token_is_redeemed_once_by_its_node_and_session() {
         let (_, mut record) = record();
-        let (ours, session) = (node("00000001"), BootSessionId([1; 12]));
+        let ours = node("00000001");
+        let session = BootSessionId([1; 12]);
         assert_eq!(
             record.redeem(node("00000002"), session, KEY, at(1)),
             Err(TokenRefused::Foreign)
@@ -192,8 +193,9 @@ mod tests {
     #[test]
     fn enrol_token_of_a_clock_in_the_future_is_expired() {
         let (_, mut record) = record();
-        let (ours, session, made) =
-            (node("00000001"), BootSessionId([1; 12]), at(4_296_000_000_000));
+        let ours = node("00000001");
+        let session = BootSessionId([1; 12]);
+        let made = at(4_296_000_000_000);
         record.expires_at = made.after(Duration::from_secs(900));
         let back = at(1_700_000_000_000);
         assert_eq!(record.redeem(ours, session, KEY, back), Err(TokenRefused::Expired));

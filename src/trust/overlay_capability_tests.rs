@@ -136,7 +136,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn capability_finishes_at_most_one_transfer_in_any_interleaving(steps in prop::collection::vec(step(), 0..80)) {
-        let (mut table, mut now) = (CapabilityTable::new(), 0);
+        let mut table = CapabilityTable::new();
+        let mut now = 0;
         let mut texts: Vec<(String, u8, i64)> = Vec::new();
         let mut transfers: Vec<(TransferId, usize)> = Vec::new();
         let mut finished: HashMap<usize, u32> = HashMap::new();

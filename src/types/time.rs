@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn clock_set_back_yields_zero_duration() {
-        let (early, late) = (Timestamp::from_millis(5), Timestamp::from_millis(9));
+        let early = Timestamp::from_millis(5);
+        let late = Timestamp::from_millis(9);
         assert_eq!(early.since(late), Duration::ZERO);
         assert_eq!(late.since(early), Duration::from_millis(4));
         assert_eq!(

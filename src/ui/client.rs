@@ -102,7 +102,8 @@ impl ApiError {
         message: impl Into<String>,
         hint: &str,
     ) -> Self {
-        let (code, hint) = (code.to_owned(), hint.to_owned());
+        let code = code.to_owned();
+        let hint = hint.to_owned();
         ApiError {
             status,
             view: ErrorView { code, message: message.into(), hint, correlation_id: String::new() },
@@ -326,7 +327,8 @@ impl ApiClient {
             headers.insert(KEY_HEADER, plain("key", &notes.key)?);
         }
         let order = self.order_digest(path.as_str(), notes, &body);
-        let (client, path) = (self.clone(), path.as_str().to_owned());
+        let client = self.clone();
+        let path = path.as_str().to_owned();
         let work = async move {
             let response = client.call(Method::POST, &path, headers, Body::from(body)).await?;
             collect(response.into_body()).await

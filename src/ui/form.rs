@@ -131,7 +131,8 @@ mod tests {
 
     #[tokio::test]
     async fn shared_result_is_forgotten_when_the_work_ends() {
-        let (sent, form) = (SentForms::default(), Digest::of(b"form"));
+        let sent = SentForms::default();
+        let form = Digest::of(b"form");
         let work = |number: usize| async move {
             tokio::task::yield_now().await;
             Ok::<_, ()>(number)

@@ -16,7 +16,8 @@ pub(crate) fn visible(text: &str) -> String {
 
 /// Removes the control sequences of a terminal (ECMA-48).
 fn without_escapes(text: &str) -> String {
-    let (mut out, mut chars) = (String::with_capacity(text.len()), text.chars().peekable());
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         if c != '\u{1b}' {
             out.push(c);

@@ -202,9 +202,11 @@ impl Gate {
         token: Option<Secret<String>>,
         caller: CallerView,
     ) -> ApiClient {
-        let (environment, consoles, sessions) =
-            (self.environment.clone(), self.consoles.clone(), self.sessions.clone());
-        let (is_foreign, origin) = (is_foreign(request.headers()), request.extensions().clone());
+        let environment = self.environment.clone();
+        let consoles = self.consoles.clone();
+        let sessions = self.sessions.clone();
+        let is_foreign = is_foreign(request.headers());
+        let origin = request.extensions().clone();
         let nav_counts = NavCounts::default();
         ApiClient {
             environment,
@@ -287,7 +289,8 @@ impl Gate {
         let caller =
             caller.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
         tracing::info!(actor = caller.name, role = %caller.role, "signed in to the web UI");
-        let (random, now) = ((self.environment.random)(), (self.environment.now)());
+        let random = (self.environment.random)();
+        let now = (self.environment.now)();
         let origin = client.origin.get::<SessionOrigin>().cloned();
         let begun = self.sessions.begin(random, client.token, caller, origin, now);
         begun.ended.iter().for_each(|session| self.consoles.end(*session));

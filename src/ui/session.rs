@@ -215,7 +215,8 @@ mod tests {
 
     #[test]
     fn idle_session_expires() {
-        let (sessions, start) = (Sessions::default(), Instant::now());
+        let sessions = Sessions::default();
+        let start = Instant::now();
         let id = sessions.begin([1; 32], None, caller("ada"), None, start).id;
         let later = start + IDLE_TIME - Duration::from_secs(1);
         assert!(sessions.find(id.expose(), None, later).is_some());
@@ -231,7 +232,8 @@ mod tests {
 
     #[test]
     fn session_expires_one_day_after_sign_in_despite_use() {
-        let (sessions, start) = (Sessions::default(), Instant::now());
+        let sessions = Sessions::default();
+        let start = Instant::now();
         let id = sessions.begin([1; 32], None, caller("ada"), None, start).id;
         let key = Digest::of(id.expose().as_bytes());
         for hour in 1..24 {
@@ -249,7 +251,8 @@ mod tests {
 
     #[test]
     fn session_table_is_bounded_and_evicts_idlest_session() {
-        let (sessions, start) = (Sessions::default(), Instant::now());
+        let sessions = Sessions::default();
+        let start = Instant::now();
         let ids: Vec<_> = (0..=MAX_SESSIONS)
             .map(|n| {
                 let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
@@ -270,7 +273,8 @@ mod tests {
 
     #[test]
     fn repeated_sign_in_evicts_only_sessions_of_same_token() {
-        let (sessions, start) = (Sessions::default(), Instant::now());
+        let sessions = Sessions::default();
+        let start = Instant::now();
         let begin = |n: usize, token: &str| {
             let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
             sessions.begin(

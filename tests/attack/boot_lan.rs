@@ -158,8 +158,8 @@ async fn automatic_approval_stops_after_flood_of_invented_machines() {
     let filled = rig.central.store().commit(|tx| {
         for n in 1..20_100u32 {
             let mac = MacAddr([2, 1, 0, (n >> 16) as u8, (n >> 8) as u8, n as u8]);
-            let (basis, fingerprint) =
-                (Basis::Mac(mac), Fingerprint { macs: [mac].into(), ..Fingerprint::default() });
+            let basis = Basis::Mac(mac);
+            let fingerprint = Fingerprint { macs: [mac].into(), ..Fingerprint::default() };
             tx.put_node(Node { id: basis.node_id(), basis, fingerprint, mac, ..node.clone() });
         }
         Ok::<_, StoreError>(())
@@ -172,7 +172,8 @@ async fn automatic_approval_stops_after_flood_of_invented_machines() {
             .unwrap()
             .len()
     };
-    let (before, mut next) = (audited(), Machine::new(&rig, 2));
+    let before = audited();
+    let mut next = Machine::new(&rig, 2);
     next.boot(Stage::Script).await;
     assert_eq!(
         (rig.node(next.id()).phase, audited()),
@@ -247,7 +248,9 @@ fn forge_during_transfer(world: &World, victim: &PxeNode<'_>) {
 
     own.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     own.send_to(b"\0\x01undionly.kpxe\0octet\0blksize\x001468\0", requests).unwrap();
-    let (mut next, mut size, mut buffer) = (1u16, 0, [0; 2048]);
+    let mut next = 1u16;
+    let mut size = 0;
+    let mut buffer = [0; 2048];
     loop {
         let (length, server) = receive(&own, &mut buffer).expect("the transfer goes on");
         let number = match buffer[..length] {

@@ -13,8 +13,11 @@ use std::{fs, path::Path};
 #[test]
 fn certificate_of_one_node_is_refused_for_another_node() {
     let world = World::new("approve");
-    let (attacker, own, other) = (Attacker::new(&world), ticket(&world, 1), ticket(&world, 2));
-    let (identity, victim) = (attacker.enrol(&own), attacker.enrol(&other));
+    let attacker = Attacker::new(&world);
+    let own = ticket(&world, 1);
+    let other = ticket(&world, 2);
+    let identity = attacker.enrol(&own);
+    let victim = attacker.enrol(&other);
     attacker.run(async {
         let mut link = attacker.hello(&identity, other.boot.node, other.boot.session).await;
         let reply = link.hear().await;
@@ -73,7 +76,8 @@ fn revoked_certificate_ends_link_and_is_refused_after_restart() {
 #[test]
 fn hello_with_more_than_max_devices_is_refused() {
     let world = World::new("approve");
-    let (attacker, own) = (Attacker::new(&world), ticket(&world, 1));
+    let attacker = Attacker::new(&world);
+    let own = ticket(&world, 1);
     let identity = attacker.enrol(&own);
     let facts =
         |devices: usize| Facts { pci: vec![PciFacts::default(); devices], ..Facts::default() };

@@ -55,7 +55,8 @@ pub fn ticket(world: &World, number: u8) -> Ticket {
 
 /// What an agent sends for a ticket.
 pub fn enrolment(ticket: &Ticket, csr_pem: &str) -> Value {
-    let (node, session) = (ticket.boot.node, ticket.boot.session);
+    let node = ticket.boot.node;
+    let session = ticket.boot.session;
     // Exposed to whoever stole it.
     let token = ticket.boot.token.as_ref().expect("a token").expose();
     json!({ "version": VERSION, "node": node, "session": session, "token": token, "csr_pem": csr_pem })
@@ -200,7 +201,8 @@ impl<'a> Attacker<'a> {
         let stream = self.dial(&identity).await.unwrap();
         let url = format!("wss://{SERVER_NAME}{PENDING_PATH}");
         let (mut socket, _) = client_async(url, stream).await.unwrap();
-        let (csr_pem, facts) = (identity.csr(), Facts::default());
+        let csr_pem = identity.csr();
+        let facts = Facts::default();
         let hello = PendingHello { version: VERSION, node, session, csr_pem, facts };
         let hello = serde_json::to_string(&hello).unwrap();
         socket.send(Message::Text(hello.into())).await.unwrap();

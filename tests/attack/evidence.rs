@@ -78,12 +78,15 @@ async fn forged_dhcp_exchanges_evict_no_alarm_no_order_and_no_node() {
             .filter(|event| event.kind.word() == kind)
             .collect::<Vec<_>>()
     };
-    let (alarms, lines, own) = (events("boot_impersonated"), audit(), events("certificate_issued"));
+    let alarms = events("boot_impersonated");
+    let lines = audit();
+    let own = events("certificate_issued");
     assert!(!alarms.is_empty() && !lines.is_empty() && !own.is_empty());
 
     let flood =
         std::env::var("MESHD_FLOOD").ok().and_then(|count| count.parse().ok()).unwrap_or(FLOOD);
-    let (before, store) = (memory(), world.path("state/store"));
+    let before = memory();
+    let store = world.path("state/store");
     for begin in (0..flood).step_by(GATHERED as usize) {
         let steps: Vec<_> = (begin..begin + GATHERED).map(forged).collect();
         rig.central.boot.apply_dhcp_changes(&steps).await.unwrap();

@@ -119,7 +119,8 @@ fn listener_answers_only_routes_of_its_own_api() {
 #[test]
 fn listener_is_unreachable_from_foreign_networks() {
     let office = office();
-    let (nodes, desk) = (&office.world.nodes, &office.desk);
+    let nodes = &office.world.nodes;
+    let desk = &office.desk;
     assert!(
         reaches(nodes, &format!("{CENTRAL}:8080")) && reaches(nodes, &format!("{CENTRAL}:8443"))
     );

@@ -45,7 +45,8 @@ exec env SYSTEMD_LOG_TARGET=console SYSTEMD_LOG_LEVEL=debug /lib/systemd/systemd
 fn connect_far_network(world: &World, ports: &[&str]) {
     let router = &world.nodes;
     for number in ports {
-        let (down, port) = (format!("down{number}"), format!("port{number}"));
+        let down = format!("down{number}");
+        let port = format!("port{number}");
         router.ip(&["link", "add", &down, "type", "veth", "peer", "name", &port]).unwrap();
         router.ip(&["address", "add", &format!("{RELAY}/24"), "dev", &down]).unwrap();
         router.ip(&["link", "set", &down, "up"]).unwrap();
@@ -120,7 +121,8 @@ fn steal(world: &World, victim: &PxeNode<'_>, when: &str) {
     let thief = stranger(world);
     let alarms = alarms(world);
     let leased = victim.address.get().expect("an address");
-    let (mac, uuid) = (victim.mac, victim.uuid);
+    let mac = victim.mac;
+    let uuid = victim.uuid;
     let answered = thief.host().inside(|| {
         let socket = dhcp::client();
         let server = (54, vec![10, 77, 0, 1]);
@@ -255,7 +257,8 @@ fn relayed_dhcp_from_port_of_unprivileged_programs_opens_no_session() {
     let (world, _relay) = far_world_with(&format!("redundant_relays = [\"{STRANGER}\"]"));
     let program = stranger(&world);
     let relay: Ipv4Addr = RELAY.parse().unwrap();
-    let (named, relayed) = (PxeNode::new(&world, 2), PxeNode::new(&world, 3));
+    let named = PxeNode::new(&world, 2);
+    let relayed = PxeNode::new(&world, 3);
     pose_as_relay(&program, 0, relay, &named);
     pose_as_relay(&program, 67, relay, &relayed);
     eventually("a session of the packet from port 67", || {

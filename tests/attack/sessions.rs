@@ -73,7 +73,8 @@ impl ObservedConnection for Connection {
 async fn one_connection_raises_an_alarm_about_each_node_that_it_names() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let (mut first, mut second) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut first = Machine::new(&rig, 1);
+    let mut second = Machine::new(&rig, 2);
     first.boot(Stage::Script).await;
     second.boot(Stage::Script).await;
     let sources = SegmentSources { macs: vec![STRANGER_MAC], is_complete: true, is_routed: false };

@@ -19,7 +19,8 @@ fn used_token_is_refused_and_event_names_both_addresses() {
     let stolen = sniffed(&overlay);
     let _agent = machine.start_agent(&overlay);
     let node = world.wait_for_phase("online");
-    let (attacker, thief) = (Attacker::new(&world), Identity::new());
+    let attacker = Attacker::new(&world);
+    let thief = Identity::new();
     let used = attacker.run(attacker.post(
         &thief,
         meshd_proto::ENROL_PATH,
@@ -53,7 +54,9 @@ fn used_token_is_refused_and_event_names_both_addresses() {
 #[test]
 fn token_presented_for_another_node_is_refused_and_stays_unused() {
     let world = World::new("approve");
-    let (attacker, ours, other) = (Attacker::new(&world), ticket(&world, 1), ticket(&world, 2));
+    let attacker = Attacker::new(&world);
+    let ours = ticket(&world, 1);
+    let other = ticket(&world, 2);
     let thief = Identity::new();
     let mut foreign = enrolment(&ours, &thief.csr());
     foreign["node"] = json!(other.boot.node);
@@ -74,7 +77,8 @@ fn token_presented_for_another_node_is_refused_and_stays_unused() {
 #[test]
 fn token_used_by_64_clients_at_once_issues_one_certificate() {
     let world = World::new("approve");
-    let (attacker, ticket) = (Attacker::new(&world), ticket(&world, 1));
+    let attacker = Attacker::new(&world);
+    let ticket = ticket(&world, 1);
     let identities: Vec<Identity> = (0..64).map(|_| Identity::new()).collect();
     let requests =
         identities.iter().map(|one| (one, enrolment(&ticket, &one.csr()))).collect::<Vec<_>>();
@@ -94,7 +98,8 @@ fn token_used_by_64_clients_at_once_issues_one_certificate() {
 #[test]
 fn token_grants_only_enrolment_in_its_boot_session() {
     let world = World::new("approve");
-    let (attacker, ticket) = (Attacker::new(&world), ticket(&world, 1));
+    let attacker = Attacker::new(&world);
+    let ticket = ticket(&world, 1);
     let nobody = Identity::new();
     assert_eq!(attacker.link_status(&nobody).0, 401);
     for path in ["/v1/tokens", "/v1/nodes", "/v1/ca", "/boot.ipxe", "/metrics"] {
@@ -112,7 +117,8 @@ fn token_grants_only_enrolment_in_its_boot_session() {
 #[test]
 fn ticket_token_is_stored_as_hash_and_void_after_revocation() {
     let world = World::new("approve");
-    let (attacker, ticket) = (Attacker::new(&world), ticket(&world, 1));
+    let attacker = Attacker::new(&world);
+    let ticket = ticket(&world, 1);
     // Exposed to be looked for.
     let text = ticket.boot.token.as_ref().unwrap().expose().clone();
     let state = world.state_bytes();
@@ -142,7 +148,8 @@ fn ticket_token_does_not_replace_a_linked_node() {
     let node = world.wait_for_phase("online");
     let made = world.json(&["token", "create", node["id"].as_str().unwrap()]);
     let ticket: Ticket = serde_json::from_value(made).unwrap();
-    let (attacker, thief) = (Attacker::new(&world), Identity::new());
+    let attacker = Attacker::new(&world);
+    let thief = Identity::new();
     let refused = attacker.run(attacker.post(
         &thief,
         meshd_proto::ENROL_PATH,

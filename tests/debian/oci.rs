@@ -78,7 +78,9 @@ fn recipe(layout: &Path) -> String {
 
 /// Makes an OCI layout with an image of three layers.
 fn layout(dir: &Path) -> PathBuf {
-    let (tree, layout, added) = (dir.join("tree"), dir.join("layout"), dir.join("added"));
+    let tree = dir.join("tree");
+    let layout = dir.join("layout");
+    let added = dir.join("added");
     let include = format!("--include={PACKAGES}");
     let mut mmdebstrap = Command::new("mmdebstrap");
     run(mmdebstrap.args(["--quiet", "--variant=minbase", &include, "bookworm"]).arg(&tree));

@@ -104,7 +104,8 @@ impl Attacker<'_> {
 
     fn address(&self, number: u64) -> Ipv4Addr {
         let [a, b, c, _] = self.central.octets();
-        let (first, last) = (u64::from(POOL.0), u64::from(POOL.1));
+        let first = u64::from(POOL.0);
+        let last = u64::from(POOL.1);
         Ipv4Addr::new(
             a,
             b,
@@ -115,7 +116,9 @@ impl Attacker<'_> {
 
     /// Each exchange is of another machine, in frames from that machine's address.
     fn invented(&self, kinds: &[u8], per_second: u32) -> io::Result<u64> {
-        let (wire, mut pace, mut number) = (Wire::open("eth0")?, Pace::of(per_second), 0_u64);
+        let wire = Wire::open("eth0")?;
+        let mut pace = Pace::of(per_second);
+        let mut number = 0_u64;
         while self.goes_on() {
             let [.., a, b, c, d] = number.to_be_bytes();
             let mac = MacAddr([2, 0x66, a, b, c, d]);
@@ -161,7 +164,8 @@ impl Attacker<'_> {
     /// Keeps as many transfers as it can at their first block; a transfer that meshd gave up is
     /// begun anew.
     fn transfers(&self) -> io::Result<u64> {
-        let (mut open_sockets, mut pace) = (std::collections::VecDeque::new(), Pace::of(500));
+        let mut open_sockets = std::collections::VecDeque::new();
+        let mut pace = Pace::of(500);
         while self.goes_on() {
             pace.next();
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -184,12 +188,14 @@ impl Attacker<'_> {
     /// `UNKNOWN` cards, each with a lease that it took itself, ask for scripts of ever new
     /// machines.
     fn scripts(&self) -> io::Result<u64> {
-        let (mut open_sockets, mut pace) = (std::collections::VecDeque::new(), Pace::of(100));
+        let mut open_sockets = std::collections::VecDeque::new();
+        let mut pace = Pace::of(100);
         let mut cards = Vec::new();
         for number in 0..UNKNOWN {
             let interface = format!("m{number}");
             let wire = Wire::open(&interface)?;
-            let (mac, address) = (wire.mac(), unknown_address(self.central, number));
+            let mac = wire.mac();
+            let address = unknown_address(self.central, number);
             for kind in [DISCOVER, REQUEST] {
                 wire.send(&Packet {
                     kind,
@@ -235,7 +241,8 @@ impl Attacker<'_> {
     /// Holds as many connections as it can; those that meshd closed are opened anew.
     fn idle(&self, port: u16) -> io::Result<u64> {
         let to = SocketAddr::from((self.central, port));
-        let (mut open_sockets, mut pace) = (std::collections::VecDeque::new(), Pace::of(2_000));
+        let mut open_sockets = std::collections::VecDeque::new();
+        let mut pace = Pace::of(2_000);
         while self.goes_on() {
             pace.next();
             if let Ok(stream) = TcpStream::connect_timeout(&to, TIMEOUT) {

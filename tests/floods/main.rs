@@ -63,7 +63,8 @@ fn machines_boot_during_each_flood_and_evidence_is_kept() {
     report(&rows);
     order(rack);
     asks_in_vain(rack, &host, PLACES[0], "before the floods");
-    let (orders, alarms) = (recorded_orders(rack), alarms(rack));
+    let orders = recorded_orders(rack);
+    let alarms = alarms(rack);
     assert!(orders >= ORDERS && !alarms.is_empty(), "{orders} orders, {alarms:?}");
 
     let seconds =
@@ -128,7 +129,8 @@ fn boot(rack: &mut Rack, flood: &str, least: Duration) -> Row {
     while Instant::now() < end {
         thread::park_timeout(end.saturating_duration_since(Instant::now()));
     }
-    let (memory_mib, state_mib) = (memory(rack), store_size(rack));
+    let memory_mib = memory(rack);
+    let state_mib = store_size(rack);
     Row { flood: flood.to_owned(), sent: 0, boot, flooded: began.elapsed(), memory_mib, state_mib }
 }
 
@@ -159,7 +161,8 @@ fn give_cards(host: &Neighbour, rack: &Rack) {
         .or_end()
         .expect("ARP is strict");
     for number in 0..UNKNOWN {
-        let (name, address) = (format!("m{number}"), unknown_address(central, number));
+        let name = format!("m{number}");
+        let address = unknown_address(central, number);
         let namespace = host.namespace();
         namespace
             .ip(&["link", "add", &name, "link", "eth0", "type", "macvlan", "mode", "bridge"])
@@ -229,7 +232,8 @@ fn report(rows: &[Row]) {
         "flood                sent      flooded   4 machines online  of usual  memory   store\n",
     );
     for row in rows {
-        let (boot, flooded) = (row.boot.as_secs_f64(), row.flooded.as_secs());
+        let boot = row.boot.as_secs_f64();
+        let flooded = row.flooded.as_secs();
         text += &format!(
             "{:<17} {:>8} {flooded:>10} s {boot:>16.0} s {:>8.2} {:>4} MiB {:>3} MiB\n",
             row.flood,

@@ -30,7 +30,9 @@ pub fn highest_clean_rate(wire: &Wire) -> anyhow::Result<f64> {
     // The first exchanges of a fresh server meet cold caches, and an address that nobody resolved
     // yet.
     attempt(wire, FLOOR)?;
-    let (mut clean, mut best, mut dirty) = (0, 0.0, CEILING);
+    let mut clean = 0;
+    let mut best = 0.0;
+    let mut dirty = CEILING;
     let mut offered = FLOOR * 2;
     while f64::from(dirty - clean) > f64::from(dirty) * PRECISION {
         let result = attempt(wire, offered)?;
@@ -71,7 +73,8 @@ fn read(report: &str) -> Option<Try> {
     let sum = |name: &str| -> Vec<f64> {
         report.lines().filter_map(|line| number(line.strip_prefix(name)?)).collect()
     };
-    let (sent, received) = (sum("sent packets: "), sum("received packets: "));
+    let sent = sum("sent packets: ");
+    let received = sum("received packets: ");
     let lost = sent
         .iter()
         .zip(&received)

@@ -80,8 +80,9 @@ pub fn power_on(wire: &Wire, count: u16) -> anyhow::Result<String> {
 fn ask(count: u16) -> anyhow::Result<String> {
     let socket = UdpSocket::bind((RELAY, 67))?;
     socket.set_read_timeout(Some(RETRY))?;
-    let (mut missing, mut first, mut last) =
-        ((0..count).collect::<BTreeSet<u16>>(), String::new(), String::new());
+    let mut missing = (0..count).collect::<BTreeSet<u16>>();
+    let mut first = String::new();
+    let mut last = String::new();
     let end = Instant::now() + PATIENCE;
     while !missing.is_empty() {
         anyhow::ensure!(

@@ -36,7 +36,9 @@ pub fn run(requests: &[(Ipv4Addr, String)], time: Duration) -> anyhow::Result<f6
         connection.send()?;
         connections.push(connection);
     }
-    let (start, mut count, mut events) = (Instant::now(), 0_u64, [EpollEvent::empty(); 256]);
+    let start = Instant::now();
+    let mut count = 0_u64;
+    let mut events = [EpollEvent::empty(); 256];
     let mut buffer = vec![0; MAX_RESPONSE];
     while start.elapsed() < time {
         let ready = epoll.wait(&mut events, EpollTimeout::try_from(SILENCE)?)?;

@@ -49,7 +49,8 @@ impl Load {
         }
         let mut done = Done { bytes: 0, time: Duration::ZERO, complete: 0 };
         let mut events = [EpollEvent::empty(); EVENTS];
-        let (mut buffer, mut looked) = (vec![0; 65_536], start);
+        let mut buffer = vec![0; 65_536];
+        let mut looked = start;
         while done.complete < self.clients && start.elapsed() < PATIENCE {
             let ready = epoll.wait(&mut events, EpollTimeout::try_from(LOOK)?)?;
             for event in &events[..ready] {
@@ -91,7 +92,8 @@ impl Load {
         socket.set_nonblocking(true)?;
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER);
         epoll.add(&socket, EpollEvent::new(EpollFlags::EPOLLIN, at as u64))?;
-        let (block, window) = (self.block.to_string(), self.window.to_string());
+        let block = self.block.to_string();
+        let window = self.window.to_string();
         let mut request = b"\0\x01".to_vec();
         for word in [name, "octet", "tsize", "0", "blksize", &block, "windowsize", &window] {
             request.extend_from_slice(word.as_bytes());

@@ -112,7 +112,8 @@ mod tests {
         let input = || context(&Tree::new(dir.path()), &config(&[]), 0);
         let guard = BLOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (sender, receiver) = std::sync::mpsc::channel();
-        let (context, now) = (input(), Instant::now());
+        let context = input();
+        let now = Instant::now();
         std::thread::spawn(move || sender.send(run(context, &TWO_CHECKS, now)));
         let results = receiver
             .recv_timeout(Duration::from_secs(20))

@@ -31,7 +31,8 @@ pub(super) fn config(services: &[&str]) -> AgentConfig {
 }
 
 fn boot() -> BootPart {
-    let (node, session) = (config(&[]).node, BootSessionId([1; 12]));
+    let node = config(&[]).node;
+    let session = BootSessionId([1; 12]);
     let issued_at = Timestamp::from_millis(1000);
     BootPart {
         version: 1,
@@ -79,9 +80,13 @@ impl Probe for HealthyProbe {
 
 /// A context in which the node's clock and the central node's are the same.
 pub(super) fn context(tree: &Tree, config: &AgentConfig, now: i64) -> Context {
-    let (tree, config, now, boot) =
-        (tree.clone(), config.clone(), Timestamp::from_millis(now), boot());
-    let (vms, units, probe) = ("/nowhere".into(), Vec::new(), Box::new(HealthyProbe));
+    let tree = tree.clone();
+    let config = config.clone();
+    let now = Timestamp::from_millis(now);
+    let boot = boot();
+    let vms = "/nowhere".into();
+    let units = Vec::new();
+    let probe = Box::new(HealthyProbe);
     Context { tree, vms, config, boot, units, now, central: Some(now), probe }
 }
 

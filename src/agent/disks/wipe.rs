@@ -65,7 +65,8 @@ mod tests {
     use crate::fake::{FakeMachine, LoopDevice};
 
     fn check(name: &str, status: CheckStatus) -> Check {
-        let (detail, remediation) = ("seen".to_owned(), String::new());
+        let detail = "seen".to_owned();
+        let remediation = String::new();
         Check { name: name.into(), status, detail, remediation, unproven: false }
     }
 

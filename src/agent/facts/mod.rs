@@ -46,7 +46,8 @@ pub fn collect(
     let nics = source::read(tree, "nics", system::nics);
     let Resources { units, disks, slots, store, hosting } = match config {
         Some(config) => {
-            let (units, hosting) = (last.units.clone(), last.hosting.clone());
+            let units = last.units.clone();
+            let hosting = last.hosting.clone();
             resources(
                 tree,
                 vms,
@@ -93,7 +94,8 @@ pub(super) fn resources(
     last: Resources,
 ) -> Resources {
     let deadline = Instant::now() + source::DEADLINE;
-    let (vfio, folder) = (config.vfio.clone(), vms.to_owned());
+    let vfio = config.vfio.clone();
+    let folder = vms.to_owned();
     let units = source::read(tree, "units", move |tree| {
         vfio::survey(tree, &vfio, &vfio::LinuxKernel(tree))
     });

@@ -51,7 +51,8 @@ pub async fn forward<S: Copy + Ord, M>(
     mut acked: watch::Receiver<AckedOffsets<S>>,
     message: impl Fn(u64, Piece) -> M,
 ) {
-    let (mut offset, mut buffer) = (0, vec![0; MAX_PIECE]);
+    let mut offset = 0;
+    let mut buffer = vec![0; MAX_PIECE];
     // A read error ends the stream.
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let end = offset + length as u64;

@@ -72,7 +72,8 @@ fn rejects_certificate(alert: AlertDescription) -> bool {
 fn client(endpoint: &Endpoint) -> Result<Client, CallError> {
     let name = ServerName::try_from(meshd_proto::SERVER_NAME)
         .map_err(|error| CallError::Failed(error.to_string()))?;
-    let (host, port) = (endpoint.config.central.to_string(), endpoint.config.port);
+    let host = endpoint.config.central.to_string();
+    let port = endpoint.config.port;
     let endpoint = meshd_client::Endpoint::Tls { host, port, name, config: endpoint.tls.clone() };
     Ok(Client { endpoint, timeouts: TIMEOUTS })
 }

@@ -27,7 +27,9 @@ impl Driver {
         let Some(token) = self.boot.token.clone() else {
             return self.events.push_back(Event::Refused("there is no token".into()));
         };
-        let (version, node, session) = (meshd_proto::VERSION, self.config.node, self.boot.session);
+        let version = meshd_proto::VERSION;
+        let node = self.config.node;
+        let session = self.boot.session;
         let request = self.keys.request().map(|csr_pem| EnrolRequest {
             version,
             node,
@@ -85,12 +87,16 @@ impl Driver {
     pub(super) fn open_pending(&mut self, reason: String) {
         tracing::warn!(reason, "requesting approval");
         let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.endpoint()?)));
-        let (config, boot, tree) = (self.config.clone(), self.boot.clone(), self.tree.clone());
+        let config = self.config.clone();
+        let boot = self.boot.clone();
+        let tree = self.tree.clone();
         let vms = self.options.vm_dir.clone();
         self.call(async move {
             let (csr_pem, endpoint) =
                 prepared.map_err(|error| CallError::Failed(error.to_string()))?;
-            let (version, node, session) = (meshd_proto::VERSION, config.node, boot.session);
+            let version = meshd_proto::VERSION;
+            let node = config.node;
+            let session = boot.session;
             let collect =
                 move || facts::collect(&tree, &vms, Some(&config), Some(&boot), &Facts::default());
             let facts = spawn_blocking(collect).await.unwrap_or_default();
@@ -110,8 +116,11 @@ impl Driver {
     /// Collects the facts for a hello in the background. After [`FACTS_TIMEOUT`] the hello repeats
     /// the facts of the last one.
     pub(super) fn collect_facts(&mut self) {
-        let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
-        let (vms, last) = (self.options.vm_dir.clone(), self.facts.clone());
+        let tree = self.tree.clone();
+        let config = self.config.clone();
+        let boot = self.boot.clone();
+        let vms = self.options.vm_dir.clone();
+        let last = self.facts.clone();
         let fallback = last.clone();
         let collect = move || facts::collect(&tree, &vms, Some(&config), Some(&boot), &fallback);
         // Closing the connection cancels this task.
@@ -129,7 +138,8 @@ impl Driver {
         // Also if the facts could not be collected.
         let facts = Facts { task_input: true, ..facts };
         self.facts = facts.clone();
-        let (node, session) = (self.config.node, self.boot.session);
+        let node = self.config.node;
+        let session = self.boot.session;
         let hello = Hello { version: meshd_proto::VERSION, node, session, facts };
         self.send_message(&FromAgent::Hello(Box::new(hello))).await;
         self.set_endpoint();

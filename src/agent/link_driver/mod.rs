@@ -321,8 +321,11 @@ impl Driver {
     }
 
     fn run_checks(&mut self) {
-        let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
-        let (vms, clock) = (self.options.vm_dir.clone(), self.central_clock);
+        let tree = self.tree.clone();
+        let config = self.config.clone();
+        let boot = self.boot.clone();
+        let vms = self.options.vm_dir.clone();
+        let clock = self.central_clock;
         self.work.spawn_blocking(move || {
             Completion::Event(Event::ChecksDone(checks::report(
                 &tree,

@@ -52,9 +52,12 @@ pub(super) fn host_config(
     boot: &BootPart,
 ) -> HostConfig {
     let checks = {
-        let (tree, config, boot, state_dir) =
-            (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
-        let (vms, clock) = (options.vm_dir.clone(), move || checks::CentralClock::load(&state_dir));
+        let tree = tree.clone();
+        let config = config.clone();
+        let boot = boot.clone();
+        let state_dir = options.state_dir.clone();
+        let vms = options.vm_dir.clone();
+        let clock = move || checks::CentralClock::load(&state_dir);
         CheckRunner::new(move || {
             checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks
         })
@@ -74,8 +77,8 @@ pub(super) fn host_config(
 /// Moves a ticket into the state folder, and returns the options with its paths.
 pub(super) fn import_ticket(options: Options) -> Result<Options, FileError> {
     let Some(ticket) = options.token_file.clone() else { return Ok(options) };
-    let (config, boot_file) =
-        (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
+    let config = options.state_dir.join("agent.json");
+    let boot_file = options.state_dir.join("boot.json");
     // The agent starts without a ticket if it used one before.
     if ticket.exists() || !config.exists() {
         files::import_ticket(&ticket, &config, &boot_file)?;

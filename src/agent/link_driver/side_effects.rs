@@ -34,7 +34,9 @@ pub fn raise_limits() {
 }
 
 pub fn log_start(config: &AgentConfig, boot: &BootPart) {
-    let (node, session, profile) = (config.node, boot.session, &config.profile);
+    let node = config.node;
+    let session = boot.session;
+    let profile = &config.profile;
     tracing::info!(%node, %session, profile, version = crate::version(), "mesh-agent started");
 }
 

@@ -40,7 +40,9 @@ fn reboot(id: u64, node: NodeId, expires: u64) -> ActionOrder {
 }
 
 fn report(status: CheckStatus, detail: &str) -> CheckReport {
-    let (name, detail, remediation) = ("services".into(), detail.into(), String::new());
+    let name = "services".into();
+    let detail = detail.into();
+    let remediation = String::new();
     let check = Check { name, status, detail, remediation, unproven: false };
     CheckReport { checks: vec![check], ..CheckReport::default() }
 }
@@ -421,7 +423,8 @@ proptest! {
     ) {
         let mut machine = LinkStateMachine::new(node(), token, old.map(validity));
         let mut has_token = token;
-        let (mut second, mut heartbeat) = (0, None::<u64>);
+        let mut second = 0;
+        let mut heartbeat = None::<u64>;
         for (event, pause, random) in steps {
             second += pause;
             let answered = matches!(machine.state, State::Enrolling)

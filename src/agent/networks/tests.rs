@@ -27,7 +27,8 @@ fn nic_keeps_its_address_until_its_vm_is_released() {
     let address_of =
         |assigned: &BTreeMap<MacAddr, Ipv4Addr>, nic: &Nic| assigned.get(&nic.mac).copied();
     let fixed = nic(1, Some("172.30.0.9"), Some(BRIDGE));
-    let (dynamic, other) = (nic(2, None, Some(BRIDGE)), nic(3, None, Some(BRIDGE)));
+    let dynamic = nic(2, None, Some(BRIDGE));
+    let other = nic(3, None, Some(BRIDGE));
     let all = [fixed.clone(), dynamic.clone(), nic(6, Some("10.0.0.1"), Some(BRIDGE))];
     let assigned = assign_addresses(subnet, all.iter(), &BTreeMap::new());
     assert_eq!((assigned.len(), address_of(&assigned, &fixed)), (2, fixed.address));
@@ -75,7 +76,8 @@ fn surplus_nics_get_no_address_and_none_is_assigned_twice() {
 fn network_of_another_root_is_left_unchanged() {
     let fake = FakeMachine::new("", &[]);
     fake.file("etc/meshd/nat.json", "{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}");
-    let (nics, assigned) = (watch::channel(Vec::new()).1, watch::Sender::new(BTreeMap::new()));
+    let nics = watch::channel(Vec::new()).1;
+    let assigned = watch::Sender::new(BTreeMap::new());
     let central = CentralServices { address: *CENTRAL.ip(), ports: [8080, 8443] };
     assert!(start(&fake.tree, central, nics, assigned).is_empty());
 }
@@ -150,7 +152,8 @@ async fn inside() {
     let start = || spawn(tree.clone(), spec.clone(), receiver.clone(), assigned.clone());
     let mut supervisor = start();
     let works = async || {
-        let (tree, spec) = (tree.clone(), spec.clone());
+        let tree = tree.clone();
+        let spec = spec.clone();
         blocking(move || super::super::check(&tree, &spec, CENTRAL).is_ok()).await
     };
     until("it comes up", works).await;
@@ -199,7 +202,8 @@ async fn inside() {
     };
     assert_eq!(leaves().await, Err(io::ErrorKind::TimedOut), "the external host has no route back");
     let failure = blocking({
-        let (tree, spec) = (tree.clone(), spec.clone());
+        let tree = tree.clone();
+        let spec = spec.clone();
         move || super::super::check(&tree, &spec, CENTRAL)
     });
     assert!(failure.await.is_err_and(|error| error.ends_with("the masquerade rule")));

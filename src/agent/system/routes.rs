@@ -45,8 +45,9 @@ mod tests {
     fn routes_are_read_and_invalid_lines_ignored() {
         let fake = FakeMachine::new("", &[]);
         let number = |address: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(address));
-        let (net, mask, gateway) =
-            (number([10, 77, 0, 0]), number([255, 255, 255, 0]), number([10, 0, 0, 1]));
+        let net = number([10, 77, 0, 0]);
+        let mask = number([255, 255, 255, 0]);
+        let gateway = number([10, 0, 0, 1]);
         let table = format!(
             "Iface\neth0 {net} 0 1 0 0 0 {mask} 0 0 0\njunk\neth1 0 {gateway} 3 0 0 0 0 0 0 0\n"
         );

@@ -23,8 +23,9 @@ async fn until(end: &mut (impl Future<Output = ()> + Unpin), condition: impl Fn(
 async fn process_that_enters_a_killed_group_is_killed() {
     let dir = tempfile::tempdir().expect("a folder");
     let group = Cgroup { path: dir.path().join("base/job") };
-    let (kill, events, late) =
-        (group.path.join("cgroup.kill"), group.path.join("cgroup.events"), group.path.join("x"));
+    let kill = group.path.join("cgroup.kill");
+    let events = group.path.join("cgroup.events");
+    let late = group.path.join("x");
     fs::create_dir_all(&group.path).expect("a folder");
     fs::write(&kill, "").expect("written");
     fs::write(&events, "populated 1\nfrozen 0\n").expect("written");

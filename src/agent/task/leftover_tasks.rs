@@ -22,7 +22,8 @@ impl Tasks {
         for task in leftovers {
             tracing::warn!(%task, "killing a task of an earlier agent");
             let (release, release_receiver) = watch::channel(false);
-            let (cgroups, storage) = (self.cgroups.clone().ok(), storage(&self.folder, task));
+            let cgroups = self.cgroups.clone().ok();
+            let storage = storage(&self.folder, task);
             self.runners.spawn(end(task, cgroups, storage, release_receiver, self.events.clone()));
             let detail =
                 "the agent restarted while the task ran; the remaining processes were killed"

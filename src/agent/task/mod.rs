@@ -193,7 +193,8 @@ impl Tasks {
                     .and_then(|groups| groups.create(task));
                 let record = match cgroup {
                     Ok(cgroup) => {
-                        let (storage, events) = (storage(&self.folder, task), self.events.clone());
+                        let storage = storage(&self.folder, task);
+                        let events = self.events.clone();
                         let runner = TaskRunner {
                             task,
                             run: *run,

@@ -140,7 +140,9 @@ impl TaskRunner {
     /// Returns the user of the task's processes, installs their firewall, and clears the keyrings
     /// of the user. Root has the network of the node.
     async fn assign_user(&self) -> Result<u32, String> {
-        let (user, central, task) = (self.run.user, self.central, self.task);
+        let user = self.run.user;
+        let central = self.central;
+        let task = self.task;
         let assign = move || {
             let uid = match user {
                 TaskUser::Root => return Ok(0),
@@ -168,7 +170,8 @@ impl TaskRunner {
         let uid = self
             .user
             .ok_or_else(|| TaskError(TaskFault::Prepare, "the task has no user".to_owned()))?;
-        let (procs, dir) = (self.cgroup.procs(), self.storage.work());
+        let procs = self.cgroup.procs();
+        let dir = self.storage.work();
         let home = dir.display().to_string();
         let mut command =
             task_enter::command(&TaskExec { procs, uid, dir, shm: self.storage.shm() }, argv);
@@ -187,7 +190,8 @@ impl TaskRunner {
         &self,
         forwarders: &mut JoinSet<()>,
     ) -> Result<(ProgramPipes, Receiver), TaskError> {
-        let (out, err) = (std::io::pipe()?, std::io::pipe()?);
+        let out = std::io::pipe()?;
+        let err = std::io::pipe()?;
         self.forward(Stream::Err, reader(err.0)?, forwarders);
         Ok((ProgramPipes { input: None, out: out.1, err: err.1 }, reader(out.0)?))
     }

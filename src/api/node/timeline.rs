@@ -82,7 +82,8 @@ impl TaskStep {
         let start_ms = task.started_at.map(|started| millis(task.created_at, started));
         let run_ms =
             task.started_at.zip(task.ended_at).map(|(started, ended)| millis(started, ended));
-        let (argv, created_at) = (task.spec.argv.clone(), task.created_at);
+        let argv = task.spec.argv.clone();
+        let created_at = task.created_at;
         TaskStep { id: task.id, state: task.state, argv, created_at, start_ms, run_ms }
     }
 }
@@ -277,7 +278,8 @@ mod tests {
             });
             serde_json::from_value::<Task>(task).expect("a task")
         };
-        let (here, before) = (task(1, session.id), task(2, older.id));
+        let here = task(1, session.id);
+        let before = task(2, older.id);
         let timeline = timeline.with_tasks([&before, &here].into_iter());
         let steps: Vec<_> =
             timeline.tasks.iter().map(|step| (step.id, step.start_ms, step.run_ms)).collect();

@@ -12,7 +12,8 @@ impl Schemas {
     /// Returns a reference to the schema of a type. Adds the schemas of the type and of all types
     /// in it.
     pub(super) fn reference<T: ToSchema>(&mut self) -> Value {
-        let (name, mut inner) = (T::name().into_owned(), Vec::new());
+        let name = T::name().into_owned();
+        let mut inner = Vec::new();
         T::schemas(&mut inner);
         let outer = (name.clone(), <T as PartialSchema>::schema());
         for (name, schema) in inner.into_iter().chain([outer]) {

@@ -133,7 +133,9 @@ const fn required_role(verb: Verb) -> Role {
 
 /// Fails the build if the path and the type of a route have different numbers of parameters.
 const fn check_parameters(spec: RouteSpec, parameters: usize) -> RouteSpec {
-    let (bytes, mut index, mut count) = (spec.path.as_bytes(), 0, 0);
+    let bytes = spec.path.as_bytes();
+    let mut index = 0;
+    let mut count = 0;
     while index < bytes.len() {
         if bytes[index] == b'{' {
             count += 1;

@@ -34,7 +34,9 @@ pub(crate) async fn report(bmc: &Bmc, kind: ReportKind) -> Result<Vec<ReportRow>
 /// Parses `CPU Temp | 45 degrees C | ok`.
 fn sensor(line: &str) -> Option<ReportRow> {
     let mut cells = line.split('|').map(plain);
-    let (name, value, state) = (cells.next()?, cells.next()?, cells.next()?);
+    let name = cells.next()?;
+    let value = cells.next()?;
+    let state = cells.next()?;
     let value =
         if ["disabled", "no reading"].contains(&value.as_str()) { String::new() } else { value };
     Some(ReportRow { name, value, state, ..ReportRow::default() })

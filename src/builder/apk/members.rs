@@ -131,9 +131,10 @@ mod tests {
 
     #[test]
     fn gzip_members_are_split_at_their_ends() {
-        let (a, b) = (file("a", b"one"), file("b", b"two"));
-        let (first_member, second) =
-            (pack(std::slice::from_ref(&a), false), pack(std::slice::from_ref(&b), true));
+        let a = file("a", b"one");
+        let b = file("b", b"two");
+        let first_member = pack(std::slice::from_ref(&a), false);
+        let second = pack(std::slice::from_ref(&b), true);
         let row = [&first_member[..], &second[..]].concat();
         let (unpacked, rest) = unpack_first(&row).unwrap();
         assert_eq!((files(&unpacked).unwrap(), rest), (vec![a.clone()], &second[..]));
@@ -143,7 +144,8 @@ mod tests {
     #[test]
     fn file_that_unpacks_beyond_its_limit_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let (packed, to) = (dir.path().join("packed"), dir.path().join("to"));
+        let packed = dir.path().join("packed");
+        let to = dir.path().join("to");
         fs::write(&packed, [gzip(&[0; 4096]), gzip(&[1; 4096])].concat()).unwrap();
         unpack_file(&packed, &to, 8192).unwrap();
         assert_eq!(fs::metadata(&to).unwrap().len(), 8192);

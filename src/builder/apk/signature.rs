@@ -105,7 +105,8 @@ mod tests {
     use super::*;
 
     fn key(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
-        let (private, public) = (dir.join(name), dir.join(format!("{name}.pub")));
+        let private = dir.join(name);
+        let public = dir.join(format!("{name}.pub"));
         let run = ToolCommand::new("openssl")
             .args(["genpkey", "-quiet", "-algorithm", "RSA", "-out"])
             .arg(&private);

@@ -228,8 +228,10 @@ mod tests {
     #[test]
     fn sites_of_one_name_keep_separate_lists_and_learn_of_each_other() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (one, two) = (owner(dir.path(), "rack", 1), owner(dir.path(), "rack", 2));
-        let (blobs, digest) = (dir.path(), Digest::of(b"x"));
+        let one = owner(dir.path(), "rack", 1);
+        let two = owner(dir.path(), "rack", 2);
+        let blobs = dir.path();
+        let digest = Digest::of(b"x");
         one.declare(blobs, ListKind::Volumes, &[digest].into()).expect("declared");
         assert_eq!(one.list_of_namesake(blobs), None);
         two.declare(blobs, ListKind::Volumes, &BTreeSet::new()).expect("declared");
@@ -246,7 +248,8 @@ mod tests {
     #[test]
     fn lists_of_former_names_and_releases_are_replaced() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (blobs, digest) = (dir.path(), Digest::of(b"x"));
+        let blobs = dir.path();
+        let digest = Digest::of(b"x");
         fs::create_dir(blobs.join(IN_USE)).expect("made");
         for former in ["rack", "rack_volumes-", "other"] {
             let former =

@@ -83,8 +83,9 @@ impl TestImages {
 #[test]
 fn version_is_promoted_by_prefix_and_rollback_swaps_versions() {
     let images = TestImages::new();
-    let (a, b, c) =
-        (images.add("kernel a", 1), images.add("kernel b", 2), images.add("kernel c", 3));
+    let a = images.add("kernel a", 1);
+    let b = images.add("kernel b", 2);
+    let c = images.add("kernel c", 3);
     assert_eq!(images.current(), c);
     promote(images.blobs(), &images.name, &a.to_string()[..6]).unwrap();
     assert_eq!(images.current(), a);
@@ -189,7 +190,8 @@ fn prune_of_one_image_keeps_other_images_and_unreadable_ones() {
 #[test]
 fn promotion_succeeds_after_interrupted_promotion() {
     let images = TestImages::new();
-    let (a, b) = (images.add("kernel a", 1), images.add("kernel b", 2));
+    let a = images.add("kernel a", 1);
+    let b = images.add("kernel b", 2);
     let version_folder = VersionFolder::image(images.blobs(), &images.name);
     let root = images.blobs().join(IMAGES);
     let before = version_folder.pointer().unwrap();
@@ -218,7 +220,8 @@ fn promotion_succeeds_after_interrupted_promotion() {
 #[test]
 fn promotion_history_is_bounded() {
     let images = TestImages::new();
-    let (a, b) = (images.add("kernel a", 1), images.add("kernel b", 2));
+    let a = images.add("kernel a", 1);
+    let b = images.add("kernel b", 2);
     (0..40).for_each(|_| drop(rollback(images.blobs(), &images.name).unwrap()));
     let version_folder = VersionFolder::image(images.blobs(), &images.name);
     assert!(version_folder.moves().unwrap().len() <= 17);
@@ -249,9 +252,12 @@ fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
         let file = images.blobs().join("in");
         fs::write(&file, format!("layer {at}")).unwrap();
         let layer = store::put_blob(images.blobs(), &file).unwrap();
-        let (programs, packages, built_at) =
-            (Vec::new(), BTreeMap::new(), Timestamp::from_millis(at));
-        let (format, arch, recipe) = (bundle::FORMAT, Architecture::X86_64, Digest::of(b"recipe"));
+        let programs = Vec::new();
+        let packages = BTreeMap::new();
+        let built_at = Timestamp::from_millis(at);
+        let format = bundle::FORMAT;
+        let arch = Architecture::X86_64;
+        let recipe = Digest::of(b"recipe");
         let manifest = BundleManifest {
             format,
             name: name.clone(),

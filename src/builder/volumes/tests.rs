@@ -81,9 +81,11 @@ fn truncated_encrypted_or_empty_image_of_qemu_is_refused() {
 #[test]
 fn qcow2_with_repeated_unaligned_or_too_many_tables_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (file, volumes) = (dir.path().join("disk"), Volumes::new(&dir.path().join("blobs")));
+    let file = dir.path().join("disk");
+    let volumes = Volumes::new(&dir.path().join("blobs"));
     // Clusters of 2 MiB: an L2 table has 256 Ki entries and covers 512 GiB.
-    let (bits, cluster) = (21_u32, 2_u64 << 20);
+    let bits = 21_u32;
+    let cluster = 2_u64 << 20;
     let entries = 1_u64 << 10;
     let mut header = qcow2::sample_header(entries << 39);
     header[20..24].copy_from_slice(&bits.to_be_bytes());

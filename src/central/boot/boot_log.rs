@@ -274,7 +274,8 @@ mod tests {
 
     #[test]
     fn log_of_node_is_limited_to_burst_and_rate() {
-        let (start, piece) = (Duration::from_secs(100), 8 << 10);
+        let start = Duration::from_secs(100);
+        let piece = 8 << 10;
         let mut budget = LogBudget::new(AGENT_RATE, start);
         let mut stored = |now: Duration| {
             (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece

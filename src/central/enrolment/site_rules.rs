@@ -127,8 +127,11 @@ mod tests {
 
     #[tokio::test]
     async fn reserved_name_is_assigned_unless_taken_or_node_was_renamed() {
-        let (by_id, by_nic, replaced, renamed, late) =
-            (node(1), node(2), node(3), node(4), node(5));
+        let by_id = node(1);
+        let by_nic = node(2);
+        let replaced = node(3);
+        let renamed = node(4);
+        let late = node(5);
         let reservations = [
             format!("node = \"{}\"\nname = \"one\"", by_id.id),
             format!("mac = \"{}\"\nname = \"two\"", by_nic.mac),

@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn suppressed_alarms_are_counted_with_next_recorded_one() {
-        let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
+        let limiter = Limiter::default();
+        let second = Duration::from_secs(1);
         let counts: Vec<_> =
             (0..50).filter_map(|_| limiter.count(second, "10.0.0.9").ok()).collect();
         assert_eq!(counts, [1; 20]);
@@ -201,7 +202,8 @@ mod tests {
 
     #[test]
     fn suppressed_alarms_are_recorded_after_their_window() {
-        let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
+        let limiter = Limiter::default();
+        let second = Duration::from_secs(1);
         for _ in 0..50 {
             if let Err(key) = limiter.count(second, "10.0.0.9") {
                 limiter.keep(&key, alarm());

@@ -26,7 +26,8 @@ mod tests {
 
     #[test]
     fn interval_is_due_first_and_then_once_per_period() {
-        let (interval, second) = (Interval::default(), Duration::from_secs(1));
+        let interval = Interval::default();
+        let second = Duration::from_secs(1);
         let due: Vec<bool> =
             [0, 1, 4, 5, 6].iter().map(|at| interval.is_due(second * *at, second * 5)).collect();
         assert_eq!(due, [true, false, false, true, false]);

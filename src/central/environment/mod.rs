@@ -66,7 +66,8 @@ impl Environment {
         snapshot: SiteSnapshot,
     ) -> Self {
         let started = clock.monotonic();
-        let (snapshot, alarms) = (RwLock::new(Arc::new(snapshot)), Limiter::default());
+        let snapshot = RwLock::new(Arc::new(snapshot));
+        let alarms = Limiter::default();
         Environment {
             store,
             clock,
@@ -97,7 +98,8 @@ impl Environment {
     /// # Errors
     /// The state folder cannot be read or written.
     pub(crate) fn list_owner(&self) -> io::Result<ListOwner> {
-        let (site, _alone) = (self.site(), self.site_id_file.lock());
+        let site = self.site();
+        let _alone = self.site_id_file.lock();
         ListOwner::read_or_create(&site.state_dir, &site.name, self.random())
     }
 

@@ -102,7 +102,9 @@ impl SiteSnapshot {
         }
         let at = |reservation: &Reservation| (reservation.address, reservation.owner);
         let reserved_at = site.reservations.iter().map(at).collect();
-        let (agent_section, boot, program) = (&site.agent, &site.boot, agent.digest());
+        let agent_section = &site.agent;
+        let boot = &site.boot;
+        let program = agent.digest();
         let shared_inputs = (
             &site.name,
             &site.ssh_keys,

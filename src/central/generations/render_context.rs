@@ -158,7 +158,9 @@ mod tests {
     async fn group_context_lists_members_and_last_variable_wins() {
         let dir = tempfile::tempdir().expect("a folder");
         let store = Store::open(dir.path()).expect("a store");
-        let (mut one, two, three) = (machine(1), machine(2), machine(3));
+        let mut one = machine(1);
+        let two = machine(2);
+        let three = machine(3);
         let ids = format!("nodes = [\"{}\", \"{}\", \"zzzzzzzz\"]", one.id, two.id);
         let groups = format!(
             "[groups.z]\n{ids}\nvars = {{ b = 2, c = 2, d = 2 }}\n[groups.a]\n{ids}\noverlays = [\"motd\"]\nvars = {{ c = 3, d = 3 }}"

@@ -83,14 +83,16 @@ impl Links {
     ) -> Result<(), StoreError> {
         let id = link.node();
         bound_checks(&mut report.checks);
-        let (now, request_id) = (self.env.now(), report.request_id);
+        let now = self.env.now();
+        let request_id = report.request_id;
         let failures: Vec<String> = report
             .checks
             .iter()
             .filter(|check| check.status == CheckStatus::Fail)
             .map(|check| format!("{}: {}", check.name, check.detail))
             .collect();
-        let (passes, mut passed) = (failures.is_empty(), false);
+        let passes = failures.is_empty();
+        let mut passed = false;
         let accepted = self.env.store.commit(|tx| {
             let edited = tx.edit_node(id, |node| {
                 passed = node.passes();
@@ -164,7 +166,8 @@ fn bound_checks(checks: &mut Vec<Check>) {
 
 /// Summarizes the checks of this boot for `doctor`; `None` if there are none.
 pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
-    let (checks, evidence) = (node.valid_checks()?, node.evidence.as_ref()?);
+    let checks = node.valid_checks()?;
+    let evidence = node.evidence.as_ref()?;
     let units = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
     Some(DoctorReport::new(evidence.at, Some(evidence.session), checks.to_vec(), units))
 }
@@ -187,7 +190,9 @@ mod tests {
     #[test]
     fn reported_checks_are_bounded_in_number_and_length() {
         let long = "é".repeat(MAX_CHECK_TEXT + 1);
-        let (name, detail, remediation) = (long.clone(), long.clone(), long);
+        let name = long.clone();
+        let detail = long.clone();
+        let remediation = long;
         let check = Check { name, status: CheckStatus::Fail, detail, remediation, unproven: false };
         let mut checks = vec![check; MAX_CHECKS + 1];
         bound_checks(&mut checks);

@@ -76,7 +76,8 @@ impl Links {
     /// Returns silent nodes with an expired timer. The timer of a node with a later sign of life is
     /// set again.
     fn silent_nodes(&self) -> Vec<NodeId> {
-        let (now, offline_after) = (self.env.monotonic(), self.env.site().agent.offline_after);
+        let now = self.env.monotonic();
+        let offline_after = self.env.site().agent.offline_after;
         let due = {
             let mut timers = self.deadlines.lock();
             // At the first run and after a changed timeout, all timers are set again.

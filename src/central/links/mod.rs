@@ -335,7 +335,8 @@ impl Links {
         let entry =
             links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number)?;
         entry.state.last_message_at = Some(now);
-        let (current_certificate, session) = (entry.certificate.clone(), entry.session);
+        let current_certificate = entry.certificate.clone();
+        let session = entry.session;
         let monotonic = self.env.monotonic();
         links.last_alive.insert(link.node, LastAlive { at: monotonic, was_linked: true });
         drop(links);

@@ -33,8 +33,8 @@ impl NodeOps {
         (node.profile, node.boot_override) = (Some(profile.clone()), None);
         let this = self.clone();
         let check = move || {
-            let (snapshot, unspecified_endpoint) =
-                (this.env.snapshot(), this.env.endpoint(Ipv4Addr::UNSPECIFIED));
+            let snapshot = this.env.snapshot();
+            let unspecified_endpoint = this.env.endpoint(Ipv4Addr::UNSPECIFIED);
             let prepared = |model: &Model| {
                 let target =
                     RenderTarget { node: &node, session: None, endpoint: unspecified_endpoint };
@@ -67,8 +67,8 @@ impl NodeOps {
         changed.vars.retain(|name, _| !unset.contains(name));
         let generations = self.generations.clone();
         let check = move || {
-            let (before, after) =
-                (generations.render_faults(&node), generations.render_faults(&changed));
+            let before = generations.render_faults(&node);
+            let after = generations.render_faults(&changed);
             after.into_iter().filter(|fault| !before.contains(fault)).collect::<Vec<_>>()
         };
         let faults = tokio::task::spawn_blocking(check)

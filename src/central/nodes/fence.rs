@@ -20,7 +20,8 @@ impl NodeOps {
     /// Refuses to fence a node with a sign of life within `offline_after`: a broken link does not
     /// prove that the machine is off.
     fn check_silence(&self, id: NodeId) -> Result<(), OperateError> {
-        let (silence, needed) = (self.links.silence(id), self.env.site().agent.offline_after);
+        let silence = self.links.silence(id);
+        let needed = self.env.site().agent.offline_after;
         if silence > needed || !failpoint::defends("fence-silence") {
             return Ok(());
         }

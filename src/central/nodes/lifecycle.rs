@@ -21,8 +21,8 @@ impl NodeOps {
     /// Revokes every credential of a node and closes its link. The node receives new credentials at
     /// its next boot if its phase allows.
     pub async fn revoke(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
-        let (now, why) =
-            (self.env.now(), audit.reason.as_deref().unwrap_or("an operator revoked them"));
+        let now = self.env.now();
+        let why = audit.reason.as_deref().unwrap_or("an operator revoked them");
         let stored = self.env.store.commit(|tx| {
             revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
             existing_node(tx, id)
@@ -116,7 +116,8 @@ impl NodeOps {
         let why = "other hardware replaces this node";
         let stored = self.env.store.commit(|tx| {
             self.links.check_no_newer_link(old, silent)?;
-            let (old_node, mut node) = (existing_node(tx, old)?, existing_node(tx, new)?);
+            let old_node = existing_node(tx, old)?;
+            let mut node = existing_node(tx, new)?;
             check_no_work(tx.before(), old, audit)?;
             if old_node.phase == Phase::Removed {
                 // The new node may have replaced it already.

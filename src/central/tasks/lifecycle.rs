@@ -61,7 +61,8 @@ impl Tasks {
         let spec =
             TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s, has_input };
         spec.check().map_err(TaskError::Spec)?;
-        let (id, now) = (TaskId(self.env.random()), self.env.now());
+        let id = TaskId(self.env.random());
+        let now = self.env.now();
         let committed = self.env.store.commit(|tx| {
             if tx.task(id).is_some() {
                 let fault = ParseError::new("the new task's ID exists already", "retry");

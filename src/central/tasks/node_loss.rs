@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn age_of_a_task_does_not_follow_a_clock_that_jumps() {
-        let (mut ages, seconds) = (Ages::default(), Duration::from_secs);
+        let mut ages = Ages::default();
+        let seconds = Duration::from_secs;
         let created_at = Timestamp::from_millis(1_800_000_000_000);
         let task = |has_failed_proxy| {
             [OpenTask { id: TaskId([7; 4]), created_at, has_failed_proxy, nodes: Vec::new() }]

@@ -63,7 +63,8 @@ pub(super) fn claim(
     group: &[NodeId],
     unknown: &BTreeMap<NodeId, UnknownWork>,
 ) -> Result<Vec<Member>, TaskError> {
-    let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
+    let mut free = Vec::<Member>::new();
+    let mut others = Vec::new();
     for id in group {
         match free_node(tx, *id, unknown).and_then(|member| reads_input(tx, spec, member)) {
             Ok(member) if free.iter().any(|other| other.node == member.node) => {
@@ -80,7 +81,9 @@ pub(super) fn claim(
         }
     }
     if free.len() < spec.nodes {
-        let (wanted, free, more) = (spec.nodes, free.len(), others.len().saturating_sub(MAX_NAMED));
+        let wanted = spec.nodes;
+        let free = free.len();
+        let more = others.len().saturating_sub(MAX_NAMED);
         others.truncate(MAX_NAMED);
         let mut why = others.join(", ");
         if more > 0 {

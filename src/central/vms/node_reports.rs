@@ -267,7 +267,8 @@ impl Vms {
         uuid: SystemUuid,
         reason: String,
     ) -> Result<(), StoreError> {
-        let (now, reason) = (self.env.now(), reason.chars().take(MAX_REASON).collect::<String>());
+        let now = self.env.now();
+        let reason = reason.chars().take(MAX_REASON).collect::<String>();
         let committed = self.env.store.commit(|tx| {
             let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
             let is_affected = vm.node() == Some(node) || vm.stray_nodes.contains(&node);

@@ -64,7 +64,8 @@ impl Remote {
     pub(crate) fn give(&self, given: &mut GivenOptions) {
         let url = self.url_text();
         let fingerprint = self.server_fingerprint.as_deref().map(OsStr::new);
-        let (token_file, ca) = (self.token_file.as_deref(), self.server_ca.as_deref());
+        let token_file = self.token_file.as_deref();
+        let ca = self.server_ca.as_deref();
         given.add_central("--server", "MESHD_SERVER", url.as_deref().map(OsStr::new));
         given.add_central("--token-file", "MESHD_TOKEN_FILE", token_file.map(Path::as_os_str));
         given.add_central("--server-fingerprint", "MESHD_SERVER_FINGERPRINT", fingerprint);
@@ -93,7 +94,8 @@ impl Remote {
         })?;
         let token = read_token(file)?;
         let host = host.trim_matches(['[', ']']).to_owned();
-        let (port, config) = (url.port_u16().unwrap_or(443), Arc::new(self.config()?));
+        let port = url.port_u16().unwrap_or(443);
+        let config = Arc::new(self.config()?);
         Ok(Some(Server { endpoint: Endpoint::Tls { host, port, name, config }, token }))
     }
 

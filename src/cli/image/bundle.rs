@@ -123,7 +123,9 @@ fn build(site: &Site, name: &str) -> Result<(), Failure> {
             name,
         };
         let built = build_bundle(&request, &Drawing::new()).map_err(build_failure)?;
-        let (name, layer, programs) = (&built.name, built.layer, built.programs.join(" "));
+        let name = &built.name;
+        let layer = built.layer;
+        let programs = built.programs.join(" ");
         write(&format!(
             "{name}: version {}, {}, {programs}\n",
             layer.digest.short(),

@@ -220,7 +220,9 @@ fn build_failure(error: BuildError) -> Failure {
 /// Prints the result of a build or import.
 fn print_outcome(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failure> {
     let built = outcome.map_err(build_failure)?;
-    let (name, version, total) = (&built.name, built.version().short(), bytes(built.size()));
+    let name = &built.name;
+    let version = built.version().short();
+    let total = bytes(built.size());
     write(&format!(
         "{name}: version {version}, kernel {}, {total}, built {}\n",
         built.kernel_release, built.built_at
@@ -265,7 +267,8 @@ fn verify(site: &Site, name: &str) -> Result<(), Failure> {
         "all" => local_images(site)?.into_iter().map(|view| view.image.name).collect(),
         name => vec![find(site, name)?],
     };
-    let (mut sound, mut bad) = (0, Vec::new());
+    let mut sound = 0;
+    let mut bad = Vec::new();
     for image in names {
         match meshd_builder::verify(&site.blobs_dir, &image) {
             Ok(manifest) => {

@@ -55,8 +55,10 @@ pub(crate) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
 }
 
 fn print_version(manifest: &ImageManifest) -> Result<(), Failure> {
-    let (name, version) = (&manifest.name, manifest.version().short());
-    let (kernel, built) = (&manifest.kernel_release, manifest.built_at);
+    let name = &manifest.name;
+    let version = manifest.version().short();
+    let kernel = &manifest.kernel_release;
+    let built = manifest.built_at;
     write(&format!("{name}: nodes boot version {version} next: kernel {kernel}, built {built}\n"))
 }
 
@@ -73,7 +75,8 @@ impl Prune {
             in_use.extend(read_list(list).map_err(|error| Failure::of(&error))?);
         }
         let go = |dry_run| {
-            let (name, in_use) = (name.clone(), in_use.clone());
+            let name = name.clone();
+            let in_use = in_use.clone();
             let request = meshd_builder::Prune { kind, name, keep: self.keep, in_use, dry_run };
             meshd_builder::prune(&site.blobs_dir, &request).map_err(|error| Failure::of(&error))
         };

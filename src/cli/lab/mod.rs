@@ -248,7 +248,8 @@ impl Hardware {
 
 fn up(options: &Options) -> Result<(), Failure> {
     let rack = Rack::up(options, &mut |message| message!("{message}"))?;
-    let (site, dir) = (rack.site_file().display().to_string(), rack.dir().display().to_string());
+    let site = rack.site_file().display().to_string();
+    let dir = rack.dir().display().to_string();
     rack.detach();
     message!(
         "the rack is up\n  \
@@ -280,7 +281,8 @@ fn render(status: &Status) -> String {
         ("log", super::path_text(&status.log)),
     ]);
     let nodes = status.nodes.iter().map(|node| {
-        let (firmware, mac) = (node.firmware.to_string(), node.mac.to_string());
+        let firmware = node.firmware.to_string();
+        let mac = node.mac.to_string();
         [
             node.name.clone(),
             node.id.to_string(),

@@ -45,7 +45,8 @@ struct EndSignals {
 impl EndSignals {
     fn new() -> anyhow::Result<Self> {
         let hup = (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?;
-        let (int, term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let int = signal(SignalKind::interrupt())?;
+        let term = signal(SignalKind::terminate())?;
         Ok(EndSignals { int, term, hup })
     }
 

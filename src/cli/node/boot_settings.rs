@@ -97,7 +97,8 @@ pub(crate) struct BootOnceArgs {
 
 impl Set {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let (mut nodes, mut set) = (Vec::new(), Vars::new());
+        let mut nodes = Vec::new();
+        let mut set = Vars::new();
         for word in self.words {
             match word {
                 SetWord::Node(node) => nodes.push(node),
@@ -176,7 +177,8 @@ impl BootOnceArgs {
         if self.reboot && !self.yes {
             confirm_interruption(client, &selection, REBOOTS).await?;
         }
-        let (one, several) = (&api::SET_NODE_BOOT_ONCE, &api::SET_NODES_BOOT_ONCE);
+        let one = &api::SET_NODE_BOOT_ONCE;
+        let several = &api::SET_NODES_BOOT_ONCE;
         let changed = order(client, selection, one, several, &body, text).await?;
         if self.reboot { restart(client, changed).await } else { Ok(()) }
     }

@@ -94,7 +94,9 @@ async fn check_nodes(
     format: DoctorFormat,
 ) -> Result<(), Failure> {
     let done = bulk(client, nodes, &api::RUN_NODES_CHECKS, &()).await?;
-    let (mut views, mut text, mut failing) = (Vec::new(), String::new(), 0);
+    let mut views = Vec::new();
+    let mut text = String::new();
+    let mut failing = 0;
     for result in done.results {
         let name =
             nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());

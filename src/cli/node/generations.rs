@@ -37,7 +37,8 @@ impl PinArgs {
 }
 
 fn pin_text(node: &NodeView) -> String {
-    let (id, name) = (node.id, &node.name);
+    let id = node.id;
+    let name = &node.name;
     match node.pinned {
         Some(pinned) => {
             format!(
@@ -169,7 +170,8 @@ pub(crate) struct RollbackArgs {
 
 impl RollbackArgs {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
-        let (client, name) = (client.with_force(self.force), &self.profile);
+        let client = client.with_force(self.force);
+        let name = &self.profile;
         let order = Rollback { to: self.to, off: self.off };
         let all = client.post(api::ROLL_BACK_PROFILE.path([name]), &order).await?;
         match all.iter().find(|view| view.pinned) {
@@ -214,7 +216,8 @@ impl RevisionsArgs {
         for (index, revision) in all.iter().enumerate() {
             let changes = match all.get(index + 1) {
                 Some(before) => {
-                    let (from, to) = (before.revised.generation, revision.revised.generation);
+                    let from = before.revised.generation;
+                    let to = revision.revised.generation;
                     let path = api::COMPARE_PROFILE_REVISIONS
                         .path([&self.name])
                         .with("from", from)
@@ -232,7 +235,8 @@ impl RevisionsArgs {
 fn revisions(all: &[RevisionView]) -> String {
     let rows = all.iter().map(|view| {
         let revised = &view.revised;
-        let (generation, version) = (revised.generation.0.short(), revised.version.short());
+        let generation = revised.generation.0.short();
+        let version = revised.version.short();
         [generation, revised.image.to_string(), version, ago(revised.since, now()), marks(view)]
     });
     table(["generation", "image", "version", "since", "state"], rows)
@@ -245,7 +249,8 @@ fn marks(view: &RevisionView) -> String {
 }
 
 fn changes(changed: &ChangedRevision) -> String {
-    let (revised, marks) = (&changed.revision.revised, marks(&changed.revision));
+    let revised = &changed.revision.revised;
+    let marks = marks(&changed.revision);
     let marks = if marks.is_empty() { marks } else { format!(" ({marks})") };
     let mut out =
         format!("{}, {}{marks}\n", revised.generation.0.short(), ago(revised.since, now()));

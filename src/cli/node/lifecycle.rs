@@ -182,7 +182,8 @@ pub(crate) async fn approve(
     moved: bool,
     client: &AdminClient,
 ) -> Result<(), Failure> {
-    let (selection, body) = (targets.select(client).await?, Approve { moved });
+    let selection = targets.select(client).await?;
+    let body = Approve { moved };
     order(client, selection, &api::APPROVE_NODE, &api::APPROVE_NODES, &body, phase_text)
         .await
         .map(drop)
@@ -278,7 +279,8 @@ impl ReplaceNode {
         let old = one_node(client, &self.old).await?;
         let new = one_node(client, &self.new).await?;
         if !self.yes {
-            let (old, new) = (get_node(client, &old).await?, get_node(client, &new).await?);
+            let old = get_node(client, &old).await?;
+            let new = get_node(client, &new).await?;
             let taken = "takes its name, profile, variables, groups and reservation. Replace it?";
             confirm(&format!("{} is removed, and {} {taken}", node_text(&old), node_text(&new)))?;
         }

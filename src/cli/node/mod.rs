@@ -316,14 +316,17 @@ async fn assign(
     if reboot && !yes {
         confirm_interruption(client, &selection, REBOOTS).await?;
     }
-    let (one, several) = (&api::ASSIGN_NODE_PROFILE, &api::ASSIGN_NODES_PROFILE);
+    let one = &api::ASSIGN_NODE_PROFILE;
+    let several = &api::ASSIGN_NODES_PROFILE;
     let changed =
         order(client, selection, one, several, &AssignProfile { profile }, assignment_text).await?;
     if reboot { restart(client, changed).await } else { Ok(()) }
 }
 
 fn assignment_text(node: &NodeView) -> String {
-    let (id, name, profile) = (node.id, &node.name, &node.profile);
+    let id = node.id;
+    let name = &node.name;
+    let profile = &node.profile;
     match (node.pinned, node.rolled_back) {
         (Some(pinned), _) => {
             let generation = pinned.0.short();
@@ -409,7 +412,8 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     if !node.conditions.is_empty() {
         // A detail may contain long instructions and therefore has separate lines.
         for condition in &node.conditions {
-            let (words, name) = (condition.kind.words(), condition.kind.as_str());
+            let words = condition.kind.words();
+            let name = condition.kind.as_str();
             out += &format!("\n{words} ({name}) since {}\n", seen(condition.since));
             out += &wrapped(&condition.detail, 2);
         }

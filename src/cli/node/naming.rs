@@ -45,7 +45,8 @@ pub(crate) struct LabelArgs {
 
 impl LabelArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let (mut nodes, mut change) = (Vec::new(), LabelChange::default());
+        let mut nodes = Vec::new();
+        let mut change = LabelChange::default();
         for word in self.words {
             match word {
                 LabelWord::Node(node) => nodes.push(node),

@@ -187,7 +187,8 @@ impl NamedNodes {
         if let Some(word) = single_word(&self.nodes) {
             return output.print(&get(word).await?, text);
         }
-        let (mut values, mut texts) = (BTreeMap::new(), Vec::new());
+        let mut values = BTreeMap::new();
+        let mut texts = Vec::new();
         for NodePath { path, title } in self.paths(client).await? {
             let value = get(&path).await?;
             texts.push(format!("# {}\n{}", clean(&title), text(&value)));

@@ -52,7 +52,8 @@ mod tests {
     #[test]
     fn output_file_follows_no_link_of_another_user() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (victim, out) = (dir.path().join("victim"), dir.path().join("out"));
+        let victim = dir.path().join("victim");
+        let out = dir.path().join("out");
         fs::write(&victim, "mine").expect("written");
         for name in ["out.new", "out"] {
             symlink(&victim, dir.path().join(name)).expect("a link");

@@ -161,7 +161,8 @@ const WIDTH: usize = 98;
 /// Wraps a text at [`WIDTH`] columns and indents each line. Its commands have the options of the
 /// caller.
 pub(crate) fn wrapped(text: &str, indent: usize) -> String {
-    let (mut out, mut line) = (String::new(), String::new());
+    let mut out = String::new();
+    let mut line = String::new();
     let clean = clean(&with_given_options(text));
     for word in clean.split_whitespace() {
         if !line.is_empty() && indent + line.chars().count() + 1 + word.chars().count() > WIDTH {
@@ -178,7 +179,8 @@ pub(crate) fn wrapped(text: &str, indent: usize) -> String {
 
 /// Formats a duration with at most two units, such as `1.5s`, `1m 30s`, `3h 05m` or `12d 3h`.
 pub(crate) fn span(span: Duration) -> String {
-    let (seconds, millis) = (span.as_secs(), span.subsec_millis());
+    let seconds = span.as_secs();
+    let millis = span.subsec_millis();
     match seconds {
         0..60 => format!("{seconds}.{}s", millis / 100),
         60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
@@ -272,7 +274,8 @@ mod tests {
     #[test]
     fn json_and_yaml_escape_what_a_terminal_executes() {
         let hostile = "a\u{1b}[2J\u{9b}1m\u{7f} \u{202e}321\u{e0041}é".to_owned();
-        let (json, yaml) = (json(&hostile).unwrap(), yaml(&hostile).unwrap());
+        let json = json(&hostile).unwrap();
+        let yaml = yaml(&hostile).unwrap();
         assert!(!(json.clone() + &yaml).chars().any(is_unsafe), "{json:?} {yaml:?}");
         assert_eq!(serde_json::from_str::<String>(&json).unwrap(), hostile);
         assert_eq!(serde_norway::from_str::<String>(&yaml).unwrap(), hostile);

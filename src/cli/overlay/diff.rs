@@ -65,8 +65,8 @@ impl Diff {
 
     fn sides(&self, context: &Context) -> Result<(Side, Side), Failure> {
         if let (Some(dir), [profile]) = (&self.against, self.profiles.as_slice()) {
-            let (left, right) =
-                (Side::folder(context, profile, dir)?, Side::profile(context, profile)?);
+            let left = Side::folder(context, profile, dir)?;
+            let right = Side::profile(context, profile)?;
             let right = if left.unpacked { right.into_unpacked() } else { right };
             return Ok((left, right));
         }
@@ -97,14 +97,16 @@ fn changes(left: &Side, right: &Side) -> Vec<Change> {
         if path == "/etc/meshd/manifest.sha256" {
             return None;
         }
-        let (old, new) = (left.file(&path), right.file(&path));
+        let old = left.file(&path);
+        let new = right.file(&path);
         let change = match (old, new) {
             (Some(old), Some(new)) if is_same_file(old, new) => return None,
             (None, _) => Kinds::Added,
             (_, None) => Kinds::Removed,
             _ => Kinds::Changed,
         };
-        let (how_old, how_new) = (old.map(describe_file), new.map(describe_file));
+        let how_old = old.map(describe_file);
+        let how_new = new.map(describe_file);
         let how = match (how_old, how_new) {
             (Some(old), Some(new)) => (old != new).then(|| format!("{old} -> {new}")),
             (old, new) => old.or(new),

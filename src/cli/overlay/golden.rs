@@ -48,7 +48,9 @@ impl Golden {
                 names.iter().map(|name| find(&site, &overlays, name)).collect::<Result<_, _>>()?
             }
         };
-        let (mut faults, mut differing, mut compared) = (Vec::new(), String::new(), 0);
+        let mut faults = Vec::new();
+        let mut differing = String::new();
+        let mut compared = 0;
         let each = chosen
             .into_iter()
             .flat_map(|overlay| overlay.systems.iter().map(move |system| (overlay, *system)));
@@ -142,8 +144,8 @@ fn compare(overlay: &Path, system: System, expected: &Files) -> Result<String, F
     let nothing = String::new();
     let mut out = String::new();
     for path in paths {
-        let (old, new) =
-            (found.get(path).unwrap_or(&nothing), expected.get(path).unwrap_or(&nothing));
+        let old = found.get(path).unwrap_or(&nothing);
+        let new = expected.get(path).unwrap_or(&nothing);
         let absent = found.contains_key(path) != expected.contains_key(path);
         if old != new || absent {
             let name = folder.join(path).display().to_string();
@@ -192,7 +194,8 @@ mod tests {
     #[test]
     fn golden_files_are_read_and_written_through_no_link() {
         let dir = tempfile::tempdir().unwrap();
-        let (overlay, private) = (dir.path().join("overlay"), dir.path().join("private"));
+        let overlay = dir.path().join("overlay");
+        let private = dir.path().join("private");
         fs::create_dir(&overlay).unwrap();
         fs::create_dir(&private).unwrap();
         fs::write(private.join("key"), "a private key").unwrap();

@@ -125,7 +125,8 @@ impl Render {
         for note in &renderer.notes {
             message!("note: {note}");
         }
-        let (files, digest) = (rendered.files.len(), rendered.digest);
+        let files = rendered.files.len();
+        let digest = rendered.digest;
         message!(
             "wrote {}: {files} files of profile {}, digest {digest}",
             self.out.display(),

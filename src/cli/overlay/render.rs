@@ -132,7 +132,8 @@ impl<'s> Renderer<'s> {
             };
             let members = group.nodes.iter().map(member).collect();
             context.vars.extend(group.vars.clone());
-            let (name, overlays) = (group.name.clone(), group.overlays.clone());
+            let name = group.name.clone();
+            let overlays = group.overlays.clone();
             context.groups.push(GroupContext { name, overlays, members });
         }
         context
@@ -168,7 +169,8 @@ impl<'s> Renderer<'s> {
                     "image {} is not built: its digests are rendered as zeros",
                     profile.image
                 ));
-                let (name, nothing) = (profile.image.clone(), Digest([0; 32]));
+                let name = profile.image.clone();
+                let nothing = Digest([0; 32]);
                 ImageFacts::placeholder(name, ImageKindName::default(), nothing)
             }
         };

@@ -35,8 +35,9 @@ fn rows(found: &ActivitiesView) -> String {
         let since = activity.since.map(|since| ago(since, now())).unwrap_or_default();
         let reason = activity.reason.clone().unwrap_or_default();
         let kind = activity.object.as_str().to_owned();
-        let (name, request, progress) =
-            (activity.name.clone(), activity.request.clone(), activity.progress.clone());
+        let name = activity.name.clone();
+        let request = activity.request.clone();
+        let progress = activity.progress.clone();
         [activity.state.as_str().to_owned(), kind, name, request, since, progress, reason]
     });
     table(["state", "kind", "name", "request", "since", "progress", "reason"], rows)

@@ -187,7 +187,8 @@ impl Restore {
 }
 
 fn manifest_text(manifest: &Manifest) -> String {
-    let (count, size) = (manifest.members.len(), bytes(manifest.size()));
+    let count = manifest.members.len();
+    let size = bytes(manifest.size());
     format!(
         "site {}, made {}, {count} files of {size}, every digest is correct",
         manifest.site, manifest.created_at

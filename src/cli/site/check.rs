@@ -45,7 +45,8 @@ impl Check {
                 secrets(&site, &mut report);
                 images(&site, &mut report);
                 bundles(&site, &mut report);
-                let (profiles, name) = (site.profiles.len(), &site.name);
+                let profiles = site.profiles.len();
+                let name = &site.name;
                 format!("{}: site {name} with {profiles} profiles is valid\n", file.display())
             }
             Err(faults) => {

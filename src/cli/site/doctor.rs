@@ -172,7 +172,8 @@ fn listening(tables: &[&str]) -> BTreeSet<u16> {
         tables.iter().filter_map(|table| std::fs::read_to_string(table).ok()).collect();
     let port = |line: &str| {
         let mut fields = line.split_whitespace();
-        let (local, state) = (fields.nth(1)?, fields.nth(1)?);
+        let local = fields.nth(1)?;
+        let state = fields.nth(1)?;
         let (_, port) = local.rsplit_once(':')?;
         WAITING.contains(&state).then(|| u16::from_str_radix(port, 16).ok()).flatten()
     };

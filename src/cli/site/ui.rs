@@ -202,7 +202,8 @@ fn unreachable(failure: &Failure) -> Response {
 
 fn view(failure: &Failure) -> ErrorView {
     let (message, hint) = failure.parts();
-    let (code, correlation_id) = ("unreachable".to_owned(), String::new());
+    let code = "unreachable".to_owned();
+    let correlation_id = String::new();
     ErrorView { code, message: message.to_owned(), hint: hint.to_owned(), correlation_id }
 }
 

@@ -239,7 +239,8 @@ fn show(task: &TaskView, names: &NodeNames) -> String {
         let lost = if node.lost { "lost" } else { "" };
         let claimed = if node.claimed { "claimed" } else { "free" };
         let code = node.code.map(|code| code.to_string()).unwrap_or_default();
-        let (name, address) = (names.label(node.node), node.address.to_string());
+        let name = names.label(node.node);
+        let address = node.address.to_string();
         [name, address, node.state.clone(), code, claimed.to_owned(), lost.to_owned()]
     });
     format!("{head}\n{}", table(["node", "address", "state", "exit", "claim", ""], rows))

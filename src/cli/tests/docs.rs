@@ -53,7 +53,9 @@ fn words_only(command: &str) -> String {
 
 /// Splits words like the shell. Takes the first alternative and includes optional words.
 fn split(command: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quote = None;
     for letter in command.chars() {
         match (letter, quote) {
             ('"' | '\'', None) => quote = Some(letter),
@@ -83,7 +85,8 @@ fn is_placeholder(error: &clap::Error) -> bool {
 
 #[test]
 fn documented_commands_are_parsed() {
-    let (mut faults, mut count) = (Vec::new(), 0);
+    let mut faults = Vec::new();
+    let mut count = 0;
     for page in pages() {
         let text = fs::read_to_string(&page).expect("a page");
         for command in commands(&text) {

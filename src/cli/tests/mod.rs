@@ -28,7 +28,8 @@ fn sample() -> Site {
 }
 
 fn machine() -> (Node, BootSession) {
-    let (at, mac) = (Timestamp::from_millis, MacAddr([2, 0, 0, 0, 0, 1]));
+    let at = Timestamp::from_millis;
+    let mac = MacAddr([2, 0, 0, 0, 0, 1]);
     let mut boot = BootSession::open(BootSessionId([7; 12]), mac, Stage::Dhcp, at(0));
     boot.mark(Stage::Script, at(4_200));
     boot.mark(Stage::Script, at(9_000));

@@ -212,7 +212,9 @@ pub(super) fn deletion(vm: &VmView, names: &NodeNames, force: bool) -> String {
         disks if force => format!("\n--force: its disks are not wiped: {disks}"),
         disks => format!("\nits disks are wiped: {disks}"),
     };
-    let (name, uuid, state) = (&vm.name, vm.uuid, vm.state.as_str());
+    let name = &vm.name;
+    let uuid = vm.uuid;
+    let state = vm.state.as_str();
     format!("{name} ({uuid}, {state}{node}) is deleted with its data{disks}\nDelete it?")
 }
 
@@ -247,7 +249,8 @@ fn list(all: &[VmView], names: &NodeNames) -> String {
         let state = format!("{}{known}", vm.state.as_str());
         let addresses: Vec<String> =
             vm.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
-        let (vcpus, memory) = (vm.vcpus.to_string(), vm.memory.to_string());
+        let vcpus = vm.vcpus.to_string();
+        let memory = vm.memory.to_string();
         [
             vm.name.to_string(),
             state,

@@ -83,7 +83,8 @@ fn add(
             .parse()
             .map_err(|error| Failure::new(format!("{error}"), "give it a name with --name"))?,
     };
-    let (shows, mut reported) = (std::io::stderr().is_terminal(), 0);
+    let shows = std::io::stderr().is_terminal();
+    let mut reported = 0;
     let added = Volumes::new(&site.blobs_dir).add(file, name, now(), |copied| {
         if shows && copied >= reported + STEP {
             reported = copied;
@@ -100,8 +101,9 @@ fn add(
 fn list(all: &[VolumeView]) -> String {
     let rows = all.iter().map(|volume| {
         let vms: Vec<&str> = volume.vms.iter().map(meshd_types::VmName::as_str).collect();
-        let (kind, size, seen) =
-            (volume.kind.as_str().to_owned(), bytes(volume.size), bytes(volume.virtual_size));
+        let kind = volume.kind.as_str().to_owned();
+        let size = bytes(volume.size);
+        let seen = bytes(volume.virtual_size);
         [
             volume.name.to_string(),
             kind,

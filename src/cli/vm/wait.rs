@@ -101,8 +101,11 @@ impl Wait {
             Until::Running if ready => Until::Ready,
             until => until,
         };
-        let (uuid, name, started) = (vm.uuid, &vm.name, Instant::now());
-        let (mut last_response, mut printed) = (started, String::new());
+        let uuid = vm.uuid;
+        let name = &vm.name;
+        let started = Instant::now();
+        let mut last_response = started;
+        let mut printed = String::new();
         let mut unreported_since = None;
         loop {
             let progress = match client.get(api::LIST_VMS.path([])).await {

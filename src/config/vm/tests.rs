@@ -186,7 +186,8 @@ network_config = "version: 2\n"
 #[test]
 fn minimal_vm_file_gets_new_uuid_and_stable_macs() {
     let text = "name = \"a\"\nvcpus = 1\nmemory = \"512M\"\n[[nic]]\nbridge = \"br0\"\n[[nic]]\nbridge = \"br0\"\n";
-    let (one, two) = (read(text).expect("sound"), read(text).expect("sound"));
+    let one = read(text).expect("sound");
+    let two = read(text).expect("sound");
     assert_eq!(one, two);
     assert_eq!(one.uuid, fresh());
     assert_ne!(one.nics[0].mac, one.nics[1].mac);

@@ -106,7 +106,8 @@ mod tests {
     fn rate_limit_is_per_sender() {
         let mut flood = RateLimiter::default();
         let at = |millis| Timestamp::from_millis(millis);
-        let (loud, quiet) = (sender(1, 1, 0), sender(2, 2, 0));
+        let loud = sender(1, 1, 0);
+        let quiet = sender(2, 2, 0);
         let passed = (0..1000).filter(|n| flood.allow(at(5_000 + n % 999), loud)).count();
         assert_eq!(passed, usize::from(MAX_PER_SECOND));
         assert!(flood.allow(at(5_999), quiet), "another one is not held up");

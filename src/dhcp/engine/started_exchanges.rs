@@ -40,7 +40,8 @@ mod tests {
 
     #[test]
     fn request_matches_only_last_discover_of_its_client() {
-        let (now, mac) = (Timestamp::from_millis(1_000_000), MacAddr([2, 0, 0, 0, 0, 1]));
+        let now = Timestamp::from_millis(1_000_000);
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let mut started_exchanges = StartedExchanges::default();
         assert!(!started_exchanges.contains(now, mac, 1));
         started_exchanges.record(now, mac, 1);

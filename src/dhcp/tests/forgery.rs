@@ -289,7 +289,9 @@ fn relay_port_that_the_client_wrote_before_the_relay_does_not_count() {
         let ethernet_source = Some(ATTACKER);
         let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source };
         let outcome = Outcome(engine.handle(at(0), &bytes, origin));
-        let (mac, known, seen) = (mac(1), known.clone(), None);
+        let mac = mac(1);
+        let known = known.clone();
+        let seen = None;
         let expected = Warning::RelayPortMismatch { mac, known, seen };
         assert_eq!(outcome.0, [Effect::Warn(expected)]);
     }
@@ -352,7 +354,8 @@ fn node_at_the_same_port_of_another_segment_is_refused_with_warning() {
     send(Some(RELAY), Some(RELAY)).expect(MessageType::Offer);
     for from in [Some(OTHER_RELAY), None] {
         let outcome = send(from, Some(RELAY));
-        let (known, seen) = (port(Some(RELAY)), from.map(|relay| port(Some(relay))));
+        let known = port(Some(RELAY));
+        let seen = from.map(|relay| port(Some(relay)));
         assert_eq!(
             outcome.0,
             [Effect::Warn(Warning::RelayPortMismatch { mac: mac(1), known, seen })]

@@ -12,7 +12,8 @@ const CLAIMED: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 150);
 
 /// Returns the codes of the options as they are in the packet.
 fn codes(packet: &[u8]) -> Vec<u8> {
-    let (mut codes, mut rest) = (Vec::new(), &packet[240..]);
+    let mut codes = Vec::new();
+    let mut rest = &packet[240..];
     while let [code, length, more @ ..] = rest
         && *code != 255
     {

@@ -286,7 +286,8 @@ fn reserved_address_is_leased_only_to_its_owner() {
 
 #[test]
 fn new_reservation_evicts_holder_and_moves_owner_at_next_discover() {
-    let (reserved, old) = (Ipv4Addr::new(10, 77, 0, 105), Ipv4Addr::new(10, 77, 0, 106));
+    let reserved = Ipv4Addr::new(10, 77, 0, 105);
+    let old = Ipv4Addr::new(10, 77, 0, 106);
     let lease = |last, address| Lease { mac: mac(last), address, expires_at: at(3600), vm: None };
     let stored = vec![lease(2, reserved), lease(1, old)];
     let mut engine = site(vec![reserve(Owner::Mac(mac(1)), 77, 105)], stored);

@@ -243,7 +243,8 @@ enum VmAction {
 }
 
 fn vm_action() -> impl Strategy<Value = VmAction> {
-    let (number, address) = (1u8..7, 100u8..108);
+    let number = 1u8..7;
+    let address = 100u8..108;
     prop_oneof![
         2 => (number.clone(), proptest::option::of(address.clone())).prop_map(|(number, address)| VmAction::Put(number, address)),
         1 => number.clone().prop_map(VmAction::Delete),

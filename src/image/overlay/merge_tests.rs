@@ -215,8 +215,8 @@ fn variable_is_checked_against_its_declaration_with_line() {
             .collect();
         sample.render().map(|public| text(&public, "/etc/x")).map_err(|faults| faults.to_string())
     };
-    let (slots, role) =
-        (("slots", VarValue::Integer(3)), |role: &str| ("role", VarValue::Text(role.into())));
+    let slots = ("slots", VarValue::Integer(3));
+    let role = |role: &str| ("role", VarValue::Text(role.into()));
     assert_eq!(rendered(&[slots.clone(), role("server")]).as_deref(), Ok("4 server 0\n"));
     let names = ("names", VarValue::List(vec!["a".into(), "b".into()]));
     let other = ("declared_by_nobody", VarValue::Bool(true));

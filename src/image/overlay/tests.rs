@@ -99,11 +99,14 @@ pub(super) fn gunzip(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn rendering_of_same_input_is_byte_identical() {
-    let (one, other) = (shipped(&["base", "agent", "motd"]), shipped(&["base", "agent", "motd"]));
-    let (one, other) = (one.render().expect("renders"), other.render().expect("renders"));
+    let one = shipped(&["base", "agent", "motd"]);
+    let other = shipped(&["base", "agent", "motd"]);
+    let one = one.render().expect("renders");
+    let other = other.render().expect("renders");
     assert_eq!(one.to_targz(), other.to_targz());
     let twice = shipped(&["base", "agent", "motd"]);
-    let (first, second) = (twice.render().expect("renders"), twice.render().expect("renders"));
+    let first = twice.render().expect("renders");
+    let second = twice.render().expect("renders");
     assert_eq!(first.to_targz(), second.to_targz(), "the cached members are equal to new ones");
     assert_eq!(first.to_targz(), one.to_targz());
     assert_eq!(one.digest, other.digest);
@@ -324,7 +327,9 @@ fn bundle_layer_digest_is_listed_in_overlay_and_changes_its_digest() {
             public.files.iter().find(|file| file.path.to_string() == "/etc/meshd/bundles")?;
         Some(file.kind.clone())
     };
-    let (none, old, new) = (with(Vec::new()), with(layer(b"old")), with(layer(b"new")));
+    let none = with(Vec::new());
+    let old = with(layer(b"old"));
+    let new = with(layer(b"new"));
     assert_eq!(list(&none), None);
     assert_eq!(list(&old), Some(Kind::File(format!("mpi {}\n", Digest::of(b"old")).into())));
     assert!(none.digest != old.digest && old.digest != new.digest);
@@ -366,7 +371,8 @@ fn package_whose_files_apk_could_not_write_stops_the_boot() {
     let (_, rest) = script.split_once("\ncheck_packages() {").expect("the function is there");
     let (body, _) = rest.split_once("\n}\n").expect("it ends");
     let dir = tempfile::tempdir().expect("a folder");
-    let (database, conf) = (dir.path().join("installed"), dir.path().display());
+    let database = dir.path().join("installed");
+    let conf = dir.path().display();
     fs::write(dir.path().join("packages"), "base\nsshd\n").expect("written");
     let body = body.replace(
         "/usr/lib/apk/db/installed /lib/apk/db/installed",

@@ -130,7 +130,9 @@ mod tests {
 
     fn node() -> NodeStatus {
         let identity = Identity::at(1);
-        let (name, id, mac) = ("node1".to_owned(), identity.node_id(), identity.mac);
+        let name = "node1".to_owned();
+        let id = identity.node_id();
+        let mac = identity.mac;
         NodeStatus {
             name,
             id,

@@ -152,8 +152,8 @@ mod tests {
     }
 
     fn line_with(firmware: Firmware, dir: &str, extras: &[Extra]) -> String {
-        let (identity, ovmf) =
-            (Identity::at(3), Ovmf { code: "/code.fd".into(), vars: "/vars.fd".into() });
+        let identity = Identity::at(3);
+        let ovmf = Ovmf { code: "/code.fd".into(), vars: "/vars.fd".into() };
         let files = Files::of(Path::new(dir), "node3");
         let machine = Machine {
             name: "meshlab-0 node3".to_owned(),

@@ -183,7 +183,8 @@ impl Rack {
     fn rederive_site(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), LabError> {
         self.site =
             site::derive(&self.record.user_site, &self.layout, &self.record.settings, self.size())?;
-        let (program, interrupt) = (&self.record.program, &self.interrupt);
+        let program = &self.record.program;
+        let interrupt = &self.interrupt;
         central::ensure_images(program, &self.site, None, interrupt, report)
     }
 

@@ -115,10 +115,13 @@ mod tests {
             identity: None,
             process,
         };
-        let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
-        let (accel, shape, nodes) = (Accel::Tcg, Shape::default(), vec![node]);
-        let (user_site, settings) =
-            (PathBuf::from("/site.toml"), vec![("http.port".into(), "8081".into())]);
+        let host_boot = "b".to_owned();
+        let program = PathBuf::from("/meshd");
+        let accel = Accel::Tcg;
+        let shape = Shape::default();
+        let nodes = vec![node];
+        let user_site = PathBuf::from("/site.toml");
+        let settings = vec![("http.port".into(), "8081".into())];
         Record {
             host_boot,
             program,

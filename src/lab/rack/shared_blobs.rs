@@ -40,7 +40,8 @@ fn machine_id() -> String {
 pub(super) fn register(dir: &Path, site: &Site) -> Result<bool, LabError> {
     let owner = ListOwner::read(&site.state_dir, &site.name).ok();
     let has_id = owner.is_some();
-    let (machine, host_boot) = (machine_id(), host_boot_id());
+    let machine = machine_id();
+    let host_boot = host_boot_id();
     let entry = RackEntry { dir: dir.to_owned(), machine, host_boot, owner };
     let path = entry_file(&site.blobs_dir, dir);
     let temporary = path.with_extension("new");
@@ -189,7 +190,8 @@ mod tests {
         let own = ProcessId::of(std::process::id()).expect("it runs");
         let reused = ProcessId { started: own.started + 1, ..own };
         let living = fake(root, 1, Some(own));
-        let (dead, gone) = (fake(root, 2, Some(reused)), fake(root, 3, None));
+        let dead = fake(root, 2, Some(reused));
+        let gone = fake(root, 3, None);
         fs::remove_dir_all(&gone.dir).expect("removed");
         // Another `meshd lab` creates the rack now, or ends it.
         let busy = fake(root, 4, None);

@@ -43,7 +43,8 @@ fn summary(activity: Option<Activity>) -> Option<(ActivityState, Option<String>)
 
 #[test]
 fn boot_is_listed_until_the_node_is_linked_or_switched_off() {
-    let (now, late) = (at(10), at(10).after(LONGEST_BOOT + std::time::Duration::from_secs(1)));
+    let now = at(10);
+    let late = at(10).after(LONGEST_BOOT + std::time::Duration::from_secs(1));
     let booting = node(Phase::Booting);
     let running =
         boot(&session(&[Stage::Kernel]), Some(&booting), now).expect("a boot in progress");
@@ -195,7 +196,8 @@ fn transfer_and_wipe_show_bytes_disks_and_obstacles() {
         VmFetching { writing: true, obstacle: Some("I/O error".to_owned()), ..fetching },
     );
     assert_eq!((stuck.kind, stuck.state), (ActivityKind::Write, ActivityState::Failed));
-    let (mut vm, other) = (placed(), node(Phase::Online).id);
+    let mut vm = placed();
+    let other = node(Phase::Online).id;
     assert_eq!(former_nodes(&vm, |_| true), []);
     vm.stray_nodes.insert(other);
     assert_eq!(former_nodes(&vm, |_| true)[0].kind, ActivityKind::Vm);
@@ -214,8 +216,11 @@ fn slot_is_listed_while_it_changes() {
     let id: crate::work::SlotId =
         format!("{}/0000:01:00.0", node(Phase::Online).id).parse().expect("a slot");
     for state in SlotState::ALL {
-        let (approved, near) = (None, NearestDevices::default());
-        let (reason, numa, mismatch) = ("why".to_owned(), None, String::new());
+        let approved = None;
+        let near = NearestDevices::default();
+        let reason = "why".to_owned();
+        let numa = None;
+        let mismatch = String::new();
         let slot = Slot {
             id: id.clone(),
             state,

@@ -124,7 +124,8 @@ fn two_neighbours_need_no_boot() {
 #[test]
 fn node_that_stays_offline_gets_no_further_probe() {
     let mut search = bisection(17, "ab");
-    let (index, verdict) = (8, Some(ProbeVerdict::Untested));
+    let index = 8;
+    let verdict = Some(ProbeVerdict::Untested);
     let reason = Some("not healthy".to_owned());
     let rollout = RolloutId([2; 4]);
     let lost = Probe { index, node: node('a'), rollout, verdict, reason, lost: true };

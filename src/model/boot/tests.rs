@@ -197,7 +197,8 @@ fn node_not_allowed_to_boot_is_refused() {
 
 #[test]
 fn nic_without_driver_in_a_root_image_is_refused() {
-    let (site, node) = (site(), node(None));
+    let site = site();
+    let node = node(None);
     let blob = Blob { digest: Digest([1; 32]), size: 4096 };
     let verity = VeritySpec {
         root_hash: Digest([2; 32]),
@@ -273,7 +274,8 @@ fn profile_kernel_argument_replaces_default_except_repeatable_keys() {
 
 #[test]
 fn smmu_passthrough_on_arm_is_refused() {
-    let (mut site, node) = (site(), node(Some("vfio-host")));
+    let mut site = site();
+    let node = node(Some("vfio-host"));
     let request = ScriptRequest { arch: Some(Architecture::Aarch64), ..request() };
     let planned = |site: &Site| plan_for(&request, site, &node, Architecture::Aarch64);
     assert!(
@@ -319,7 +321,8 @@ fn public_part_of_plan_is_the_same_for_two_boots() {
 #[test]
 fn command_line_up_to_the_limit_of_its_architecture_boots() {
     let node = node(Some("compute"));
-    let (mut site, request) = (site(), ScriptRequest { arch: None, ..request() });
+    let mut site = site();
+    let request = ScriptRequest { arch: None, ..request() };
     for architecture in Architecture::ALL {
         // On UEFI, iPXE puts the name of the kernel's image before the line.
         let limit = architecture.facts().max_command_line - "kernel ".len();

@@ -39,7 +39,8 @@ impl Bench {
     /// Runs until the order ends. `bmc` answers each request and may change what is seen.
     fn run(&mut self, mut bmc: impl FnMut(BmcRequest, &mut Self) -> BmcResult) -> NodeOutcome {
         while self.clock < 7200 {
-            let (seen, now) = (self.seen, self.now());
+            let seen = self.seen;
+            let now = self.now();
             match self.progress.next(&self.order, Some(FORMER), seen, APPEAR_WITHIN, now) {
                 PowerStep::End(outcome) => return outcome,
                 PowerStep::Wait => self.clock += 1,
@@ -153,7 +154,8 @@ fn failed_request_is_repeated_with_pauses_and_then_replaced() {
         }
     });
     assert_eq!(outcome, NodeOutcome::Done);
-    let (reset, cycle) = (BmcRequest::Reset, BmcRequest::Cycle);
+    let reset = BmcRequest::Reset;
+    let cycle = BmcRequest::Cycle;
     assert_eq!(bench.changes(), [reset, reset, reset, cycle]);
     assert!(bench.clock >= 6, "2 and 4 s of pause: {}", bench.clock);
 }

@@ -73,7 +73,9 @@ mod tests {
         if is_online {
             boot.mark(Stage::Online, at(begun));
         } else {
-            let (after, missing, cause) = (Stage::Dhcp, Stage::Loader, String::new());
+            let after = Stage::Dhcp;
+            let missing = Stage::Loader;
+            let cause = String::new();
             boot.stalls.push(Stall { after, missing, since: at(begun), cause, ended: None });
         }
         boot

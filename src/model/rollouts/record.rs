@@ -299,7 +299,8 @@ impl RolloutNode {
             std::mem::take(&mut self.name),
             self.wave,
         );
-        let (previous, goal) = (self.previous.take(), self.goal);
+        let previous = self.previous.take();
+        let goal = self.goal;
         *self = RolloutNode { previous, goal, served: self.served, ..waiting };
     }
 }

@@ -118,7 +118,9 @@ fn parse_body(body: &[u8]) -> Option<SeriesFrame> {
 /// Reads all valid frames, and counts the bytes that belong to none. A frame with a wrong check is
 /// skipped by its length. A length that leads out of the bytes ends the reading.
 pub fn read_frames(bytes: &[u8]) -> (Vec<SeriesFrame>, usize) {
-    let (mut frames, mut rest, mut damaged) = (Vec::new(), bytes, 0);
+    let mut frames = Vec::new();
+    let mut rest = bytes;
+    let mut damaged = 0;
     while !rest.is_empty() {
         let frame = rest.split_at_checked(HEAD).and_then(|(head, after)| {
             let (length, expected) = head.split_first_chunk::<4>()?;

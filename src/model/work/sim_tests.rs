@@ -134,7 +134,8 @@ impl Rack {
             }
             Step::Reboot { node } => {
                 self.boot += 1;
-                let (node, session) = (self.nodes[node], BootSessionId([self.boot; 12]));
+                let node = self.nodes[node];
+                let session = BootSessionId([self.boot; 12]);
                 let own: Vec<_> =
                     self.vms.values().filter(|vm| vm.node() == Some(node)).map(Vm::uuid).collect();
                 own.into_iter().for_each(|uuid| {

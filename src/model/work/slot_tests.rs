@@ -102,7 +102,8 @@ fn slot_state_follows_state_of_its_vm() {
         (ReportedVmState::Failed, SlotState::Failed),
         (ReportedVmState::Stopped, SlotState::Reserved),
     ] {
-        let (uuid, name) = (vm.uuid(), vm.name().clone());
+        let uuid = vm.uuid();
+        let name = vm.name().clone();
         vm.apply_report(VmReport::new(uuid, name, reported), Timestamp::EPOCH);
         assert_eq!(state(&vm), expected, "{reported:?}");
     }

@@ -228,7 +228,8 @@ fn cloud_init_with_control_characters_is_refused() {
 fn largest_vm_spec_fits_into_one_message() {
     let mut spec = spec();
     let text = || meshd_types::Secret::new("\"".repeat(MAX_SEED_TEXT));
-    let (meta_data, network_config) = (Some(text()), Some(text()));
+    let meta_data = Some(text());
+    let network_config = Some(text());
     spec.cloud_init = Some(CloudInit { user_data: text(), meta_data, network_config });
     let order = VmEntry {
         uuid: spec.uuid,

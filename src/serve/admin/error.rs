@@ -353,7 +353,9 @@ impl From<Arc<RenderError>> for Refused {
 
 impl Refused {
     pub(crate) fn view(&self, correlation: CorrelationId) -> ErrorView {
-        let (code, message, hint) = (self.code.to_owned(), self.message.clone(), self.hint.clone());
+        let code = self.code.to_owned();
+        let message = self.message.clone();
+        let hint = self.hint.clone();
         ErrorView { code, message, hint, correlation_id: correlation.to_string() }
     }
 

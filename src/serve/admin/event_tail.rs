@@ -104,7 +104,8 @@ impl EventTail {
         format: StreamFormat,
     ) -> Self {
         let ApiState { central, shutdown, .. } = state;
-        let (receiver, queue) = (central.env.subscribe_to_events(), VecDeque::new());
+        let receiver = central.env.subscribe_to_events();
+        let queue = VecDeque::new();
         EventTail { central, caller, receiver, filter, fields, format, last: None, queue, shutdown }
     }
 
@@ -145,7 +146,8 @@ impl EventTail {
     }
 
     fn queue(&mut self, events: &[(EventSeq, Event)]) {
-        let (format, fields) = (self.format, self.fields.as_deref());
+        let format = self.format;
+        let fields = self.fields.as_deref();
         self.queue.extend(events.iter().map(|(seq, event)| format.record(*seq, event, fields)));
     }
 

@@ -161,8 +161,8 @@ impl Fixture {
         let response = self.request("POST", path, body, headers).await;
         let correlation =
             response.headers().get(CORRELATION_HEADER).expect("each answer is named").clone();
-        let (status, again) =
-            (response.status().as_u16(), response.headers().contains_key(REPLAYED_HEADER));
+        let status = response.status().as_u16();
+        let again = response.headers().contains_key(REPLAYED_HEADER);
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
         let value: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
         if let Some(own) = value.get("correlation_id").filter(|_| !again) {

@@ -154,7 +154,8 @@ async fn run_link<P: AgentBackend>(
 ) -> Result<std::convert::Infallible, End> {
     let mut probes = Probes::default();
     let mut expiry = interval(service.expiry_check);
-    let (mut certificate, mut renewed) = (client.certificate.clone(), None);
+    let mut certificate = client.certificate.clone();
+    let mut renewed = None;
     // A message that waits for the rate of its node. Meanwhile no further one is read.
     let mut waiting: Option<FromAgent> = None;
     loop {

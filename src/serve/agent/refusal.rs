@@ -76,7 +76,8 @@ pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
     if meshd_proto::is_supported_version(version) {
         return Ok(());
     }
-    let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);
+    let oldest = meshd_proto::OLDEST;
+    let ours = meshd_proto::VERSION;
     Err(Refusal::bad_request(format!(
         "the agent speaks version {version}, this central node versions {oldest} to {ours}"
     )))

@@ -134,8 +134,10 @@ mod tests {
     async fn blob_file_is_made_in_background_and_removed_with_its_image() {
         let folder = tempfile::tempdir().expect("a folder");
         let blob_files = BlobFiles::new(folder.path().to_owned());
-        let (old, new) = (Bytes::from(vec![1; MIN_SIZE]), Bytes::from(vec![2; MIN_SIZE]));
-        let (old_digest, new_digest) = (Digest::of(&old), Digest::of(&new));
+        let old = Bytes::from(vec![1; MIN_SIZE]);
+        let new = Bytes::from(vec![2; MIN_SIZE]);
+        let old_digest = Digest::of(&old);
+        let new_digest = Digest::of(&new);
         assert!(
             blob_files.of(old_digest, &old, |_| true).is_none(),
             "the first request is not kept waiting"

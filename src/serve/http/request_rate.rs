@@ -63,7 +63,8 @@ mod tests {
     #[test]
     fn request_rate_is_limited_per_address_and_second() {
         let rate = RequestRate::new(MAX_PER_SECOND);
-        let (loud, quiet) = (Ipv4Addr::new(10, 77, 0, 5), Ipv4Addr::new(10, 77, 0, 6));
+        let loud = Ipv4Addr::new(10, 77, 0, 5);
+        let quiet = Ipv4Addr::new(10, 77, 0, 6);
         let allowed = (0..5000).filter(|_| rate.allow_in(7, loud)).count();
         assert_eq!(allowed, usize::from(MAX_PER_SECOND));
         assert!(rate.allow_in(7, quiet), "another machine is served");

@@ -72,7 +72,8 @@ pub async fn run<P: BootBackend>(
     let router = router(api.clone(), limits.requests_per_second);
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
-    let (interface, log) = (bind::bound_interface(&listener), Arc::<Log>::default());
+    let interface = bind::bound_interface(&listener);
+    let log = Arc::<Log>::default();
     let accept = AcceptLoop { api: HTTP, limiter: &limiter, shutdown: &shutdown, drain: None };
     let serve = |(stream, from): (TcpStream, SocketAddr), permit| {
         let at = stream.local_addr().ok()?;

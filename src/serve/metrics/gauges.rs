@@ -149,7 +149,8 @@ fn recent_boots(page: &mut MetricsPage, newest: &[Option<SeriesPoint>]) {
 
 fn segments(page: &mut MetricsPage, segments: &[SegmentHealth]) {
     let pools = segments.iter().flat_map(|segment| {
-        let (name, pool) = (segment.name.as_str(), segment.pool);
+        let name = segment.name.as_str();
+        let pool = segment.pool;
         [("leased", pool.leased), ("offered", pool.offered), ("declined", pool.declined)]
             .map(|(state, addresses)| ([("segment", name), ("state", state)], addresses))
     });

@@ -59,8 +59,8 @@ async fn catch_up(
     last: &mut Option<EventSeq>,
 ) {
     *receiver = receiver.resubscribe();
-    let (reader, filter) =
-        (central.clone(), EventFilter { after: *last, limit: CATCH_UP, ..EventFilter::default() });
+    let reader = central.clone();
+    let filter = EventFilter { after: *last, limit: CATCH_UP, ..EventFilter::default() };
     let missed = tokio::task::spawn_blocking(move || reader.env.events(filter)).await;
     match missed {
         Ok(Ok(missed)) => {

@@ -48,7 +48,8 @@ fn parse_extended(packet: &str) -> Option<(String, &str, bool)> {
 /// Parses `ncfrag=OFFSET/LENGTH`: the bytes of the message that a packet has, and its length.
 fn parse_fragment(field: &str, text: &str) -> Option<(Range<usize>, usize)> {
     let (offset, length) = field.strip_prefix("ncfrag=")?.split_once('/')?;
-    let (offset, length) = (offset.parse::<usize>().ok()?, length.parse().ok()?);
+    let offset = offset.parse::<usize>().ok()?;
+    let length = length.parse().ok()?;
     Some((offset..offset.saturating_add(text.len()), length))
 }
 

@@ -111,7 +111,8 @@ mod tests {
         let dns = vec![Ipv4Addr::new(10, 77, 0, 1)];
         let named = Lease { dns, domain: Some("rack.example".into()), ..lease.clone() };
         let write_named = |lease: &Lease| {
-            let (run, root) = (run.path(), root.path());
+            let run = run.path();
+            let root = root.path();
             write_handover(run, root, "eth0", mac, lease, RootMode::Ram).expect("written");
         };
         let file = root.path().join(RESOLVER);

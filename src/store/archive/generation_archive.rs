@@ -168,7 +168,8 @@ impl GenerationArchive {
         let _alone = self.sweep_lock.write().unwrap_or_else(PoisonError::into_inner);
         let listed = names(&self.dir)?;
         let keep = keep();
-        let (mut referenced, mut removed) = (BTreeSet::new(), 0);
+        let mut referenced = BTreeSet::new();
+        let mut removed = 0;
         for name in &listed {
             let generation: Option<Generation> =
                 name.strip_suffix(".json").and_then(|name| name.parse().ok());

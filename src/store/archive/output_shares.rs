@@ -44,7 +44,8 @@ pub(super) fn fair_shares(lines: &[u8], limit: u64) -> Vec<u8> {
 /// rest to the others.
 fn equal_share(mut sizes: Vec<u64>, limit: u64) -> u64 {
     sizes.sort_unstable();
-    let (mut left, mut count) = (limit, sizes.len() as u64);
+    let mut left = limit;
+    let mut count = sizes.len() as u64;
     for size in sizes {
         let share = left / count.max(1);
         if size > share {

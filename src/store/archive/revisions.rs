@@ -75,7 +75,8 @@ impl RevisionArchive {
     /// # Errors
     /// A file cannot be read.
     pub fn overlay_files(&self, digest: &Digest) -> Result<BTreeMap<String, Digest>, ArchiveError> {
-        let (dir, mut found) = (self.overlay_dir(digest), BTreeMap::new());
+        let dir = self.overlay_dir(digest);
+        let mut found = BTreeMap::new();
         let read = digests(&dir, "", &mut found);
         read.map(|()| found).map_err(|source| ArchiveError::Io { path: dir, source })
     }
@@ -136,7 +137,8 @@ fn copy(from: &Path, to: &Path, count: &mut usize, excluded: Option<&str>) -> io
         if *count > MAX_COPIED {
             return Err(io::Error::other(format!("more than {MAX_COPIED} files")));
         }
-        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        let path = entry.path();
+        let target = to.join(entry.file_name());
         // Links beside rootfs/ are those of the operator, and are followed when the overlay is
         // read.
         let followed =
@@ -166,7 +168,8 @@ fn digests(dir: &Path, prefix: &str, found: &mut BTreeMap<String, Digest>) -> io
     use std::os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _};
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        let (kind, path) = (entry.file_type()?, entry.path());
+        let kind = entry.file_type()?;
+        let path = entry.path();
         let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
         if kind.is_dir() {
             digests(&path, &format!("{name}/"), found)?;
@@ -190,7 +193,8 @@ mod tests {
     fn overlay_copy_keeps_modes_and_links_and_is_removed_when_unused() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let (folder, store) = (dir.path().join("motd"), RevisionArchive::new(dir.path()));
+        let folder = dir.path().join("motd");
+        let store = RevisionArchive::new(dir.path());
         fs::create_dir_all(folder.join("rootfs/etc/golden")).unwrap();
         fs::create_dir_all(folder.join("golden")).unwrap();
         fs::create_dir_all(folder.join("golden.systemd")).unwrap();
@@ -199,7 +203,8 @@ mod tests {
             .unwrap();
         fs::set_permissions(folder.join("rootfs/etc"), fs::Permissions::from_mode(0o750)).unwrap();
         std::os::unix::fs::symlink("run", folder.join("rootfs/etc/link")).unwrap();
-        let (digest, name) = (Digest([1; 32]), "motd".parse().unwrap());
+        let digest = Digest([1; 32]);
+        let name = "motd".parse().unwrap();
         store.put_overlay(&name, &digest, &folder).unwrap();
         let copy = store.overlay_dir(&digest).join("motd");
         assert_eq!(

@@ -53,7 +53,8 @@ struct SeriesState {
 impl SeriesLog {
     /// Uses a folder, which is created when needed. Nothing is read.
     pub fn new(folder: PathBuf, names: Vec<String>) -> Self {
-        let (state, newest) = (Mutex::default(), Mutex::default());
+        let state = Mutex::default();
+        let newest = Mutex::default();
         SeriesLog { folder, names, state, newest, is_failing: AtomicBool::new(false) }
     }
 
@@ -272,7 +273,8 @@ mod tests {
         let log = open(&folder, &["a"]);
         log.record(at(0), vec![Some(0.0)]);
         // A file in place of the folder refuses every write, also those of root.
-        let (series, aside) = (folder.path().join("series"), folder.path().join("aside"));
+        let series = folder.path().join("series");
+        let aside = folder.path().join("aside");
         fs::rename(&series, &aside).unwrap();
         fs::write(&series, "").unwrap();
         log.record(at(1), vec![Some(1.0)]);
@@ -289,7 +291,8 @@ mod tests {
     fn file_that_cannot_be_read_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         open(&folder, &["a"]).record(at(0), vec![Some(0.0)]);
-        let (file, aside) = (folder.path().join("series/site"), folder.path().join("aside"));
+        let file = folder.path().join("series/site");
+        let aside = folder.path().join("aside");
         fs::rename(&file, &aside).unwrap();
         // A folder in place of the file refuses every read, also those of root.
         fs::create_dir(&file).unwrap();

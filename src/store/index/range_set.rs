@@ -38,7 +38,8 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), 0u32..40), 0..120), top in any::<bool>(), from in 0u32..40,
         ) {
             let base = if top { u32::MAX - 39 } else { 0 };
-            let (mut runs, mut plain) = (RangeSet::default(), BTreeSet::new());
+            let mut runs = RangeSet::default();
+            let mut plain = BTreeSet::new();
             for (put, number) in steps {
                 let address = Ipv4Addr::from(base + number);
                 if put {

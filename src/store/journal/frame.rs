@@ -153,7 +153,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn file(bodies: &[Vec<u8>]) -> Vec<u8> {
-        let (mut out, mut check) = (Vec::new(), Check::default());
+        let mut out = Vec::new();
+        let mut check = Check::default();
         for (seq, body) in (1..).zip(bodies) {
             check = write(&mut out, check, seq, body);
         }

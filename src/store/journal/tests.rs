@@ -177,8 +177,8 @@ fn missing_or_exchanged_journal_file_is_refused() {
 
 #[test]
 fn interrupted_compaction_loses_nothing() {
-    let (before, after) =
-        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let before = tempfile::tempdir().expect("a folder");
+    let after = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(before.path());
     (0..5).for_each(|n| change(&journal, &format!("node/{n}"), "x"));
     journal.close().expect("closed");
@@ -212,8 +212,8 @@ fn interrupted_compaction_loses_nothing() {
 #[test]
 fn renamed_file_is_removed_when_its_folder_cannot_be_flushed() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (temporary, target) =
-        (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
+    let temporary = dir.path().join("journal-00000002.new");
+    let target = dir.path().join("journal-00000002");
     fs::write(&temporary, "whole").expect("written");
     let broken = files::rename_and_flush(&temporary, &target, || {
         Err(io::Error::other("the disk is broken"))
@@ -254,8 +254,8 @@ fn store_in_use_or_of_another_version_is_refused() {
 
 #[test]
 fn snapshot_has_exactly_the_changes_before_it() {
-    let (dir, other) =
-        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let dir = tempfile::tempdir().expect("a folder");
+    let other = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
     journal.compact().expect("renewed");
@@ -310,7 +310,8 @@ proptest! {
     fn journal_equals_a_map_after_any_operations(steps in prop::collection::vec(0..12u8, 1..60)) {
         let dir = tempfile::tempdir().expect("a folder");
         let (mut journal, mut records) = open(dir.path());
-        let (mut known, mut events) = (Records::new(), 0);
+        let mut known = Records::new();
+        let mut events = 0;
         for (n, step) in steps.into_iter().enumerate() {
             let mut batch = Batch::default();
             let key = format!("k/{}", step % 4);

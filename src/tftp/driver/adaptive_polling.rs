@@ -57,7 +57,8 @@ mod tests {
 
     #[test]
     fn worker_polls_only_while_polling_succeeds() {
-        let (mut polling, mut now) = (AdaptivePolling::new(), Instant::now());
+        let mut polling = AdaptivePolling::new();
+        let mut now = Instant::now();
         for _ in 0..100 {
             assert!(polling.poll_again(now), "answers come soon");
             polling.succeeded();

@@ -34,7 +34,9 @@ async fn curl_downloads_with_and_without_options() {
 async fn atftp_downloads_with_and_without_windows() {
     let world = world();
     let SocketAddr::V4(server) = world.server else { panic!("IPv4") };
-    let (host, port, name) = (server.ip().to_string(), server.port().to_string(), NAME);
+    let host = server.ip().to_string();
+    let port = server.port().to_string();
+    let name = NAME;
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("kernel");
     let file = file.to_str().expect("a plain name");

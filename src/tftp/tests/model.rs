@@ -180,9 +180,11 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
     let mut reader = Reader::new(block, window);
     let mut network =
         Network { fates, count: 0, since_loss: ARRIVALS_AFTER_LOSS, in_flight: BTreeMap::new() };
-    let (mut engine, mut out, begin) =
-        (Engine::new(LIMITS, Box::new(|_| ETHERNET)), Effects::default(), Instant::now());
-    let (mut sent, mut now) = (0, begin);
+    let mut engine = Engine::new(LIMITS, Box::new(|_| ETHERNET));
+    let mut out = Effects::default();
+    let begin = Instant::now();
+    let mut sent = 0;
+    let mut now = begin;
     network.launch(now, true, &reader.request);
     let mut retry_at = now + RETRY_AFTER;
     while now - begin < Duration::from_secs(3600) && !(reader.finished && engine.is_empty()) {
@@ -295,8 +297,9 @@ fn lost_block_within_window_is_resent_without_timeout() {
 fn silent_client_is_dropped_within_bounded_time_and_retries() {
     let file = file_of(40 * 512);
     for acknowledged in 0..40 {
-        let (mut engine, mut out, begin) =
-            (Engine::new(LIMITS, Box::new(|_| ETHERNET)), Effects::default(), Instant::now());
+        let mut engine = Engine::new(LIMITS, Box::new(|_| ETHERNET));
+        let mut out = Effects::default();
+        let begin = Instant::now();
         let bytes = request("blksize 512 windowsize 4 ");
         engine.handle_request(
             begin,
@@ -309,7 +312,8 @@ fn silent_client_is_dropped_within_bounded_time_and_retries() {
             engine.handle_packet(begin, CLIENT, &ack(number), &mut out);
         }
         datagrams(&mut out);
-        let (mut now, mut again) = (begin, 0);
+        let mut now = begin;
+        let mut again = 0;
         while let Some(at) = engine.next_deadline() {
             now = at;
             engine.tick(now, &mut out);

@@ -119,7 +119,8 @@ fn keys_are_private_and_the_authority_is_the_same_after_a_restart() {
 fn root_key_signs_issuers_only_and_may_be_offline_between_rotations() {
     let (_dir, first) = authority();
     let folder = Folder(&first.dir);
-    let (key, away) = (folder.root_key(first.active()), first.dir.join("elsewhere"));
+    let key = folder.root_key(first.active());
+    let away = first.dir.join("elsewhere");
     let root =
         certificates::Root::read(first.roots_pem(), &fs::read_to_string(&key).expect("there"));
     assert!(root.is_ok_and(|root| root.id == first.active()));
@@ -204,8 +205,10 @@ fn old_root_without_grace_is_refused_at_once_and_its_keys_are_deleted() {
 fn damaged_foreign_or_exposed_file_is_named_and_not_overwritten() {
     let (_dir, first) = authority();
     let folder = Folder(&first.dir);
-    let (key, pem) = (folder.issuer_key(first.active()), folder.issuer_pem(first.active()));
-    let (good_key, good_pem) = (fs::read(&key).expect("there"), fs::read(&pem).expect("there"));
+    let key = folder.issuer_key(first.active());
+    let pem = folder.issuer_pem(first.active());
+    let good_key = fs::read(&key).expect("there");
+    let good_pem = fs::read(&pem).expect("there");
     let open = || {
         CertificateAuthority::load_or_create(&first.dir, "rack-a", now())
             .expect_err("refused")
@@ -359,7 +362,8 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| {
     let (_dir, authority) = authority();
     let request = csr(&certificates::new_key().expect("key"));
     let issued = authority.issue_node(&request, node(), now()).expect("issued");
-    let (anchors, certificate) = (anchors(&authority), der(&issued.certificate_pem).to_vec());
+    let anchors = anchors(&authority);
+    let certificate = der(&issued.certificate_pem).to_vec();
     Shared { authority, anchors, request: pem_body(&request), certificate }
 });
 

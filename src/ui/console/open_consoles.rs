@@ -61,7 +61,9 @@ impl Console {
         let (rows, columns) = terminal_screen::SIZE;
         let emulator = vt100::Parser::new(rows, columns, 0);
         let terminal = Mutex::new(Terminal { filter: RepeatFilter::default(), emulator });
-        let (version, used, ended) = (watch::Sender::new(1), Mutex::new(now), Mutex::default());
+        let version = watch::Sender::new(1);
+        let used = Mutex::new(now);
+        let ended = Mutex::default();
         let idle_time = if target.is_shell() { SHELL_IDLE_TIME } else { IDLE_TIME };
         (Console { terminal, version, typed, used, idle_time, ended }, input)
     }
@@ -232,7 +234,8 @@ impl Consoles {
                 earlier.end("it was opened again");
             }
         }
-        let (this, served) = (self.clone(), console.clone());
+        let this = self.clone();
+        let served = console.clone();
         // The task ends with its socket. The socket ends with the API, or when no page polls the
         // console.
         tokio::spawn(async move {
@@ -263,7 +266,8 @@ mod tests {
         let target = ConsoleTarget::Vm("one".to_owned());
         let (console, _input) = Console::new(&target, Instant::now());
         let console = Arc::new(console);
-        let (turns, watched) = (Arc::new(AtomicUsize::new(0)), console.clone());
+        let turns = Arc::new(AtomicUsize::new(0));
+        let watched = console.clone();
         let counted = turns.clone();
         let other = tokio::spawn(async move {
             loop {
@@ -279,7 +283,8 @@ mod tests {
 
     #[test]
     fn shell_is_never_replaced_by_another_console() {
-        let (now, shell) = (Instant::now(), ConsoleTarget::Node("one".to_owned()));
+        let now = Instant::now();
+        let shell = ConsoleTarget::Node("one".to_owned());
         let open = |target: &ConsoleTarget, at| Arc::new(Console::new(target, at).0);
         let key = |target: &ConsoleTarget| (Digest([1; 32]), target.clone());
         let mut all = BTreeMap::from([(key(&shell), open(&shell, now))]);

@@ -101,7 +101,8 @@ mod tests {
 
     /// Returns the number of lines that scroll off the screen with the filter.
     fn scrolled(pieces: &[&[u8]]) -> usize {
-        let (mut filter, mut emulator) = (RepeatFilter::default(), emulator());
+        let mut filter = RepeatFilter::default();
+        let mut emulator = emulator();
         // The cursor is in the last cell of the screen, so that each line scrolls. REP has a
         // character to repeat.
         emulator.process(b"\x1b[24;80Ha");

@@ -13,7 +13,8 @@ pub(crate) const SIZE: (NonZero<u16>, NonZero<u16>) =
 /// Returns the classes of a cell: `f1` and `b4` are foreground and background in the 16 colours of
 /// ECMA-48. Other colours appear as the default.
 fn classes(cell: &Cell, is_cursor: bool) -> String {
-    let (mut ink, mut paper) = (cell.fgcolor(), cell.bgcolor());
+    let mut ink = cell.fgcolor();
+    let mut paper = cell.bgcolor();
     if cell.inverse() {
         (ink, paper) = (paper, ink);
     }

@@ -127,8 +127,10 @@ mod tests {
 
     #[test]
     fn only_parts_that_are_not_in_the_tag_are_sent() {
-        let (before, after) = (page("x", "1"), page("x", "2"));
-        let (before, after) = (LiveParts::of(&[&before]), LiveParts::of(&[&after]));
+        let before = page("x", "1");
+        let after = page("x", "2");
+        let before = LiveParts::of(&[&before]);
+        let after = LiveParts::of(&[&after]);
         assert_ne!(before.tag(), after.tag());
         let rows = "<table><tbody id=\"rows\" data-live><tr><td>2</td></tr></tbody></table>";
         assert_eq!(

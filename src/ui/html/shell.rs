@@ -75,7 +75,8 @@ type Count = (&'static str, usize, &'static str);
 /// Requests the numbers of the navigation. A number that cannot be read is left out: the page
 /// itself reports the error.
 pub(crate) async fn load_nav_counts(client: &ApiClient) -> NavCounts {
-    let (operations, rollouts) = (api::LIST_OPERATIONS.path([]), api::LIST_ROLLOUTS.path([]));
+    let operations = api::LIST_OPERATIONS.path([]);
+    let rollouts = api::LIST_ROLLOUTS.path([]);
     let (status, operations, rollouts) = tokio::join!(
         client.get(api::GET_STATUS.path([])),
         client.list(operations.with("state", "running").with("limit", 1)),

@@ -107,7 +107,8 @@ async fn result_leads_back_to_the_page_of_the_order_and_nowhere_else() {
 
 /// Two tabs of a session. The API takes orders, and executes them with the permits of a gate.
 async fn tabs(api: &FakeApi, gate: &Arc<Semaphore>) -> [Browser; 2] {
-    let (api, gate) = (api.clone(), gate.clone());
+    let api = api.clone();
+    let gate = gate.clone();
     let gated = Router::new().fallback(async move |request: Request| {
         let path = request.uri().path().to_owned();
         let answer = api.answer(request).await;
@@ -130,7 +131,8 @@ async fn order_that_is_sent_again_while_it_runs_is_executed_once() {
         ("/ui/actions/run", drain.as_str(), "/v1/bulk/nodes/drain", "Accepted for 1 node"),
         ("/ui/nodes/3f9a1c0e/rename", "name=gpu-7", "/v1/nodes/3f9a1c0e/rename", ""),
     ] {
-        let (api, gate) = (FakeApi::new("operator"), Arc::new(Semaphore::new(0)));
+        let api = FakeApi::new("operator");
+        let gate = Arc::new(Semaphore::new(0));
         let [mut one, mut other] = tabs(&api, &gate).await;
         // A double click: the browser forgets its first request.
         let _ = tokio::time::timeout(Duration::ZERO, one.post(to, form)).await;

@@ -173,7 +173,8 @@ async fn shell_page_types_into_a_node_and_shows_its_exit_code() {
 
 #[tokio::test]
 async fn shell_of_guest_is_beside_its_console_for_admins() {
-    let (page, shell) = (format!("/ui/vms/{VM}"), format!("/ui/vms/{VM}/shell"));
+    let page = format!("/ui/vms/{VM}");
+    let shell = format!("/ui/vms/{VM}/shell");
     for (role, has_button) in [("operator", false), ("admin", true)] {
         let mut browser = Browser::signed_in(&FakeApi::new(role)).await;
         let shown = browser.get(&page).await;

@@ -37,8 +37,8 @@ fn node(number: usize) -> Value {
     let boot = (phase == "booting").then(|| {
         json!({ "session": "0".repeat(24), "stage": "kernel", "stage_at": AT, "opened_at": AT, "stages": [] })
     });
-    let (rack, row) =
-        (format!("a{:02}", (number - 1) / RACK + 1), format!("r{}", number / 500 + 1));
+    let rack = format!("a{:02}", (number - 1) / RACK + 1);
+    let row = format!("r{}", number / 500 + 1);
     json!({
         "id": format!("{:08x}", number * 2_654_435_761 % (1 << 32)), "name": format!("gpu-{number:04}"),
         "profile": if number.is_multiple_of(10) { "storage" } else { "compute" }, "assigned": true,

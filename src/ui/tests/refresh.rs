@@ -27,7 +27,8 @@ impl Site {
     }
 
     async fn browser(&self) -> Browser {
-        let (site, rest) = (self.clone(), FakeApi::new("operator"));
+        let site = self.clone();
+        let rest = FakeApi::new("operator");
         let api = Router::new().fallback(async move |request: Request| {
             let query = request.uri().query().unwrap_or_default().to_owned();
             let nodes = site.0.lock().expect("no panic").clone();
@@ -50,7 +51,8 @@ async fn look(browser: &Browser, path: &str, tag: &str) -> (StatusCode, String, 
     let request = request.body(Body::empty()).expect("a request");
     let answer = browser.ui.clone().oneshot(request).await.expect("infallible");
     let tag = answer.headers()["etag"].to_str().expect("text").to_owned();
-    let (status, body) = (answer.status(), answer.into_body());
+    let status = answer.status();
+    let body = answer.into_body();
     let text = body.collect().await.expect("a body").to_bytes().to_vec();
     (status, tag, String::from_utf8(text).expect("UTF-8"))
 }

@@ -27,7 +27,8 @@ fn opener(
     gate: Option<Arc<[Notify; 2]>>,
 ) -> OpenSocket {
     Arc::new(move |request: axum::http::Request<()>, _: Extensions| -> Opening {
-        let (far_ends, gate) = (far_ends.clone(), gate.clone());
+        let far_ends = far_ends.clone();
+        let gate = gate.clone();
         Box::pin(async move {
             if let Some([requested, may_open]) = gate.as_deref() {
                 requested.notify_one();

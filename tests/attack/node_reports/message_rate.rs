@@ -21,7 +21,8 @@ fn messages_above_the_rate_of_a_node_wait_and_others_do_not() {
     /// Those at once, and 6 more.
     const SENT: u64 = 70;
     let world = World::new("approve");
-    let (greedy, other) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    let greedy = Compromised::new(&world, 1);
+    let other = Compromised::new(&world, 2);
     greedy.attacker.run(async {
         let mut own = other.link(Facts::default()).await;
         let mut flood = greedy.link(Facts::default()).await;
@@ -116,7 +117,8 @@ async fn repeated_outcome_of_an_action_costs_no_write() {
     // The order may be added after two outcomes that were too early.
     assert!(machine.say(outcome(action)).await);
     let store = world.path("state/store");
-    let (before, events) = (size(&store), rig.events("node_action").len());
+    let before = size(&store);
+    let events = rig.events("node_action").len();
     for _ in 0..20 {
         assert!(machine.say(outcome(action)).await);
     }

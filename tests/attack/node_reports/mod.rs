@@ -225,10 +225,11 @@ fn phase_of(world: &World, vm: &str) -> String {
 #[test]
 fn vm_of_another_node_is_not_blocked_by_a_claim() {
     let world = World::new("approve");
-    let (owner, liar) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    let owner = Compromised::new(&world, 1);
+    let liar = Compromised::new(&world, 2);
     owner.attacker.run(async {
-        let (mut own, mut lying) =
-            (owner.link(facts("ready")).await, liar.link(facts("ready")).await);
+        let mut own = owner.link(facts("ready")).await;
+        let mut lying = liar.link(facts("ready")).await;
         owner.report_check(&mut own, "kvm", None).await;
         liar.report_check(&mut lying, "kvm", None).await;
         until_online(&world, &owner);
@@ -264,10 +265,11 @@ fn vm_of_another_node_is_not_blocked_by_a_claim() {
 #[test]
 fn claims_of_a_quarantined_node_are_forgotten() {
     let world = World::new("approve");
-    let (owner, liar) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    let owner = Compromised::new(&world, 1);
+    let liar = Compromised::new(&world, 2);
     owner.attacker.run(async {
-        let (mut own, mut lying) =
-            (owner.link(facts("ready")).await, liar.link(facts("ready")).await);
+        let mut own = owner.link(facts("ready")).await;
+        let mut lying = liar.link(facts("ready")).await;
         owner.report_check(&mut own, "kvm", None).await;
         until_online(&world, &owner);
         let uuid = "2f7c1d5e-8a34-4f0b-9c51-6d0f5be7a1c2";
@@ -312,8 +314,8 @@ fn invented_nics_of_a_node_hold_no_addresses() {
     };
     node.attacker.run(async { drop(node.link(facts).await) });
     // The attacker takes every address in the name of one NIC each, and gives it back.
-    let (nobody, server) =
-        (SystemUuid([9; 16]), CENTRAL.parse::<std::net::Ipv4Addr>().unwrap().octets().to_vec());
+    let nobody = SystemUuid([9; 16]);
+    let server = CENTRAL.parse::<std::net::Ipv4Addr>().unwrap().octets().to_vec();
     for number in 1..=POOL {
         let mac = invented(number);
         let leave = || {
@@ -367,7 +369,8 @@ fn volume_transfers_of_one_node_leave_room_for_others() {
     /// All places for transfers of the agent API.
     const ALL: usize = 64;
     let world = World::new("approve");
-    let (owner, greedy) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    let owner = Compromised::new(&world, 1);
+    let greedy = Compromised::new(&world, 2);
     let content = world.path("large.iso");
     // The beginning of an ISO 9660 image (ECMA-119, 8.1).
     let mut image = vec![0; 64 << 20];

@@ -54,7 +54,8 @@ async fn next_vm_entry(link: &mut Link) -> u64 {
 #[test]
 fn action_outcome_of_another_node_is_ignored() {
     let world = World::new("approve");
-    let (owner, liar) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    let owner = Compromised::new(&world, 1);
+    let liar = Compromised::new(&world, 2);
     owner.attacker.run(async {
         let mut own = online(&world, &owner).await;
         let mut lying = online(&world, &liar).await;
@@ -83,7 +84,8 @@ fn action_outcome_of_another_node_is_ignored() {
 #[test]
 fn vm_of_another_node_is_not_released_by_a_report() {
     let world = World::new("approve");
-    let (owner, liar) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    let owner = Compromised::new(&world, 1);
+    let liar = Compromised::new(&world, 2);
     owner.attacker.run(async {
         let mut own = online(&world, &owner).await;
         let mut lying = online(&world, &liar).await;
@@ -111,7 +113,8 @@ fn vm_of_another_node_is_not_released_by_a_report() {
 #[test]
 fn console_is_taken_only_by_the_node_of_its_vm() {
     let world = World::new("approve");
-    let (owner, thief) = (Compromised::new(&world, 1), Compromised::new(&world, 2));
+    let owner = Compromised::new(&world, 1);
+    let thief = Compromised::new(&world, 2);
     owner.attacker.run(async {
         let mut own = online(&world, &owner).await;
         let _thief_link = online(&world, &thief).await;

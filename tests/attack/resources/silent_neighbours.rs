@@ -148,7 +148,8 @@ fn router_solicitation_is_answered_while_invented_nodes_solicit() {
         (false, text) => Err(text),
     });
     let host = stranger(&world).host();
-    let (mut asked, mut answered) = (0, 0);
+    let mut asked = 0;
+    let mut answered = 0;
     let solicit = || {
         let mac = STRANGER_MAC.to_string();
         // 60,000 of them.

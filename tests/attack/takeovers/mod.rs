@@ -114,7 +114,8 @@ async fn boot_is_refused_when_the_link_of_the_node_returns() {
 async fn node_online_at_stop_waits_after_restart_and_offline_node_does_not() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let (mut online, mut offline) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut online = Machine::new(&rig, 1);
+    let mut offline = Machine::new(&rig, 2);
     offline.boot(Stage::Online).await;
     offline.lose_power().await;
     rig.pass(SILENT).await;
@@ -122,7 +123,8 @@ async fn node_online_at_stop_waits_after_restart_and_offline_node_does_not() {
     assert_eq!(rig.node(offline.id()).phase, Phase::Offline);
     drop((online, offline));
     let rig = rig.restarted(&world);
-    let (mut online, mut offline) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut online = Machine::new(&rig, 1);
+    let mut offline = Machine::new(&rig, 2);
     offline.reset(Stage::Script).await;
     assert!(offline.script.contains("/overlay/"), "it was off: {}", offline.script);
     online.reset(Stage::Script).await;
@@ -136,7 +138,8 @@ async fn node_online_at_stop_waits_after_restart_and_offline_node_does_not() {
 async fn announced_boot_of_online_node_does_not_wait() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let (mut first, mut second) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut first = Machine::new(&rig, 1);
+    let mut second = Machine::new(&rig, 2);
     first.boot(Stage::Online).await;
     first.power_off().await;
     first.reset(Stage::Script).await;
@@ -202,7 +205,8 @@ async fn second_certificate_in_a_boot_session_raises_the_alarm() {
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let (text, hash) = enrol_token::mint([7; 32]);
-    let (id, session) = (machine.id(), machine.session());
+    let id = machine.id();
+    let session = machine.session();
     let expires_at = rig.central.now().after(Duration::from_secs(900));
     let stored = rig.central.store().commit(|tx| {
         tx.put_token(TokenRecord::new(hash, id, session, expires_at));
@@ -225,7 +229,8 @@ async fn token_made_before_the_last_enrolment_raises_the_alarm() {
     machine.lose_power().await;
     let mut tokens = Vec::new();
     for _ in 0..2 {
-        let (life, by) = (Duration::from_secs(600), ordered(Verb::TokenCreate));
+        let life = Duration::from_secs(600);
+        let by = ordered(Verb::TokenCreate);
         let made =
             rig.central.enrolment.create_token(basis.clone(), life, ENDPOINT.address, &by).await;
         tokens.push(made.unwrap().0.boot);

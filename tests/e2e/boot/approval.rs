@@ -78,7 +78,8 @@ fn foreign_disk(disk: &Path) -> Digest {
         );
     };
     let dir = tempfile::tempdir().unwrap();
-    let (overlay, root) = (dir.path().join("overlay"), dir.path().join("root"));
+    let overlay = dir.path().join("overlay");
+    let root = dir.path().join("root");
     fs::create_dir_all(overlay.join("etc")).unwrap();
     fs::create_dir_all(&root).unwrap();
     fs::write(overlay.join("etc/inittab"), format!("::sysinit:/bin/echo {FOREIGN}\n")).unwrap();

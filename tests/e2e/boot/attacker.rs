@@ -19,7 +19,9 @@ const ANSWER_LIMIT: u64 = 64 * 1024;
 pub fn asks_in_vain(rack: &Rack, stranger: &Neighbour, place: u8, when: &str) {
     let alarms = count(rack, place, "boot_impersonated");
     let identity = rack.identity(place);
-    let (mac, uuid, serial) = (identity.mac, identity.uuid, identity.serial);
+    let mac = identity.mac;
+    let uuid = identity.uuid;
+    let serial = identity.serial;
     let hex =
         |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join("-");
     let query = format!(

@@ -151,7 +151,8 @@ fn hides_its_secrets(rack: &Rack, place: u8) {
 fn becomes_compute(rack: &Rack, place: u8, other: u8) {
     let before = rack.node(place).or_end().expect("known");
     let bystander = rack.node(other).or_end().expect("known");
-    let (id, starts) = (rack.id(place).to_string(), kernel_starts(rack, place));
+    let id = rack.id(place).to_string();
+    let starts = kernel_starts(rack, place);
     let motd = peeked(&rack.serial(place), "PEEK-MOTD");
 
     let refused = rack

@@ -11,7 +11,8 @@ use std::{
 /// an imported one may be as it is; UEFI puts initrds one after the other without padding, and the
 /// kernel must still find each.
 pub fn odd(blobs: &Path, dir: &Path) -> PathBuf {
-    let (odd, images) = (dir.join("odd-blobs"), blobs.join("images"));
+    let odd = dir.join("odd-blobs");
+    let images = blobs.join("images");
     fs::create_dir_all(odd.join("images")).expect("made");
     fs::create_dir_all(odd.join("sha256")).expect("made");
     for entry in fs::read_dir(images).expect("the image is built") {

@@ -56,7 +56,8 @@ impl SiteDhcp {
 /// behind it, before they are powered on.
 pub fn relay(rack: &Rack, places: &[u8]) -> Neighbour {
     let mut router = rack.neighbour("relay", ROUTER).or_end();
-    let (near, far) = (rack.namespace(), router.namespace());
+    let near = rack.namespace();
+    let far = router.namespace();
     near.ip(&["link", "add", FAR_BRIDGE, "type", "bridge"]).or_end();
     near.ip(&["link", "add", "far0", "type", "veth", "peer", "name", "eth1", "netns", far.name()])
         .or_end();

@@ -76,7 +76,8 @@ fn node_reports_its_bad_disks_and_its_dead_service_and_stays_linked() {
 
     // Heartbeats come while a thread of the agent waits for the disk.
     let mut heartbeats: Vec<String> = Vec::new();
-    let (id, end) = (rack.id(NODE).to_string(), Instant::now() + WATCHED);
+    let id = rack.id(NODE).to_string();
+    let end = Instant::now() + WATCHED;
     rack.wait(WATCHED * 2, "heartbeats while a disk hangs", |rack| {
         let shown = rack.query(&["node", "show", &id])?;
         assert_eq!(shown["phase"], "degraded", "it does not fall silent: {heartbeats:?}");

@@ -7,7 +7,8 @@ fn fence_requires_the_node_name_as_confirmation() {
     let world = World::new("approve");
     PxeNode::new(&world, 1).power_on().unwrap();
     let node = world.node();
-    let (id, name) = (node["id"].as_str().unwrap(), node["name"].as_str().unwrap());
+    let id = node["id"].as_str().unwrap();
+    let name = node["name"].as_str().unwrap();
     let stderr_of = |args: &[&str]| {
         let output = world.meshd(&[&["node", "fence", id], args].concat());
         assert!(!output.status.success());

@@ -156,7 +156,8 @@ fn ok(output: Output) -> String {
 #[test]
 fn auditor_lists_api_tokens_and_cannot_reload() {
     let office = Office::open();
-    let (viewer, auditor) = (office.token("eyes", "viewer"), office.token("books", "auditor"));
+    let viewer = office.token("eyes", "viewer");
+    let auditor = office.token("books", "auditor");
     let listed = ok(office.ask(&auditor, &["api-token", "list", "-o", "json"]));
     assert!(listed.contains("\"eyes\"") && listed.contains("\"auditor\""), "{listed}");
     ok(office.ask(&auditor, &["audit"]));
@@ -172,11 +173,9 @@ fn auditor_lists_api_tokens_and_cannot_reload() {
 #[test]
 fn api_token_is_limited_to_its_role_until_revoked_and_is_audited() {
     let office = Office::open();
-    let (viewer, operator, admin) = (
-        office.token("eyes", "viewer"),
-        office.token("hands", "operator"),
-        office.token("head", "admin"),
-    );
+    let viewer = office.token("eyes", "viewer");
+    let operator = office.token("hands", "operator");
+    let admin = office.token("head", "admin");
     for (file, status) in [(&viewer, "viewer"), (&operator, "operator"), (&admin, "admin")] {
         let text = ok(office.remote(file, &office.fingerprint, &["status", "-o", "json"]));
         let seen: Value = serde_json::from_str(&text).unwrap();
@@ -254,7 +253,8 @@ fn request_without_valid_token_or_fingerprint_is_refused() {
         message.contains("another certificate") && message.contains(&office.fingerprint),
         "{message}"
     );
-    let (header, bare) = (format!("Authorization: Bearer {none_text}"), "X-Nothing: 1".to_owned());
+    let header = format!("Authorization: Bearer {none_text}");
+    let bare = "X-Nothing: 1".to_owned();
     let answer = office.curl(&bare, "status");
     assert!(
         answer.contains("401") && answer.to_lowercase().contains("www-authenticate: bearer"),

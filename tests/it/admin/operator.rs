@@ -154,7 +154,8 @@ fn pin_and_rollback_of_node_are_shown_by_every_verb() {
 
     // A profile beside a node is rendered for that node.
     let diff = world.meshd(&["overlay", "diff", &id, "--profile", "discovery"]);
-    let (text, notes) = (printed(&diff), stderr(&diff));
+    let text = printed(&diff);
+    let notes = stderr(&diff);
     assert!(notes.contains(&format!("node {id} with profile discovery")), "{notes}");
     assert!(
         !text.contains("00000000") && !text.contains("etc/hostname") && text.contains("/etc/motd"),
@@ -255,14 +256,16 @@ fn default_netmask_is_that_of_the_interface() {
 #[test]
 fn commands_in_hints_have_the_options_of_their_caller() {
     let world = World::new("approve");
-    let (site, socket) = (world.site.display(), world.path("admin.sock"));
+    let site = world.site.display();
+    let socket = world.path("admin.sock");
     let hint = |options: &[&str], environment: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
         command.args(options).args(["token", "revoke", "nothing"]);
         command.envs(environment.iter().copied());
         stderr(&command.output().unwrap())
     };
-    let (site, socket) = (site.to_string(), socket.display().to_string());
+    let site = site.to_string();
+    let socket = socket.display().to_string();
     for (options, environment, shown) in [
         (vec!["--site", &site], vec![], format!("`meshd --site {site} token list`")),
         (vec!["--socket", &socket], vec![], format!("`meshd --socket {socket} token list`")),

@@ -70,8 +70,10 @@ const NONE: &str = "0000000000000000";
 /// Files 0600, folders 0700, and all of them the user's.
 fn assert_private(folder: &Path, uid: &str) {
     for entry in fs::read_dir(folder).unwrap().flatten() {
-        let (path, meta) = (entry.path(), entry.metadata().unwrap());
-        let (mode, owner) = (meta.permissions().mode() & 0o777, meta.uid().to_string());
+        let path = entry.path();
+        let meta = entry.metadata().unwrap();
+        let mode = meta.permissions().mode() & 0o777;
+        let owner = meta.uid().to_string();
         // The authority's certificate is no secret: every node has it.
         let public = path.extension().is_some_and(|it| it == "pem");
         let bound = if meta.is_dir() {
@@ -188,7 +190,8 @@ fn full_output_gives_an_exit_code_and_no_panic() {
         }
         command.status().unwrap().code()
     };
-    let (meshd, agent) = (env!("CARGO_BIN_EXE_meshd"), env!("CARGO_BIN_EXE_mesh-agent"));
+    let meshd = env!("CARGO_BIN_EXE_meshd");
+    let agent = env!("CARGO_BIN_EXE_mesh-agent");
     for (program, args) in [
         (meshd, &["id", "--mac", "02:00:00:00:00:01"][..]),
         (meshd, &["--help"]),

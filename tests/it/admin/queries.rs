@@ -69,7 +69,8 @@ fn five() -> World {
             .unwrap()
             .iter()
             .find(|node| node["name"].as_str().unwrap().starts_with("node-"));
-        let (id, name) = (new.unwrap()["id"].as_str().unwrap(), format!("web-{number}"));
+        let id = new.unwrap()["id"].as_str().unwrap();
+        let name = format!("web-{number}");
         assert!(world.meshd(&["node", "rename", id, &name]).status.success());
     }
     assert!(world.meshd(&["node", "approve", "web-2", "web-4"]).status.success());
@@ -86,7 +87,8 @@ fn node_pages_contain_each_node_once_and_filters_apply_to_all_pages() {
         ("sort=name&q=EB-3", vec!["web-3"]),
         ("sort=name&profile=compute", vec![]),
     ] {
-        let (mut seen, mut after) = (Vec::new(), String::new());
+        let mut seen = Vec::new();
+        let mut after = String::new();
         loop {
             let page = get(&world, &format!("/v1/nodes?{query}&limit=2{after}"));
             assert_eq!(page.header("x-total-count"), Some(expected.len().to_string()), "{query}");
@@ -178,7 +180,8 @@ fn log_pages_contain_each_record_once_in_both_directions() {
     ] {
         assert!(whole.len() > 5, "{log}: {whole:?}");
         for sort in ["seq", "-seq"] {
-            let (mut seen, mut after) = (Vec::new(), String::new());
+            let mut seen = Vec::new();
+            let mut after = String::new();
             loop {
                 let page = get(&world, &format!("/v1/{log}?sort={sort}&limit=3{after}"));
                 let rows = if log == "events" {

@@ -68,7 +68,8 @@ fn request(office: &Office, token_file: &str, routes: &[String], shows_body: boo
 fn every_route_requires_its_documented_role() {
     let office = Office::open();
     let tokens = ROLES.map(|role| office.token(role, role));
-    let (documented, routes) = (documented(), routes(&office, &tokens[3]));
+    let documented = documented();
+    let routes = routes(&office, &tokens[3]);
     for route in documented.keys() {
         assert!(
             routes.contains(route) || !route.contains(' '),

@@ -49,7 +49,8 @@ fn read(path: &Path) -> Capture {
     let text = fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
     let mut comment = || lines.next().and_then(|line| line.strip_prefix("# ")).unwrap().to_owned();
-    let (what, way) = (comment(), comment());
+    let what = comment();
+    let way = comment();
     let (from, to) = way.split_once(" > ").unwrap();
     let digits: String = lines.collect();
     let bytes = digits

@@ -31,7 +31,8 @@ const CACHE: &str = "127.0.0.1:8081";
 
 impl Cache {
     fn start(machine: &PxeNode<'_>) -> Self {
-        let (root, host) = (machine.world.path("nginx"), machine.host());
+        let root = machine.world.path("nginx");
+        let host = machine.host();
         fs::create_dir_all(&root).unwrap();
         let config = root.join("nginx.conf");
         let text = format!(

@@ -17,7 +17,8 @@ pub fn function(name: &str) -> String {
 
 /// Returns what `step_clock` sets a clock to.
 fn stepped(clock: i64, issued: i64) -> String {
-    let (text, function) = (mesh_init(), function("step_clock"));
+    let text = mesh_init();
+    let function = function("step_clock");
     let limit = text.lines().find(|line| line.starts_with("longest_boot=")).unwrap();
     let script = format!(
         "set -fu\n{limit}\nMESH_ISSUED_AT_EPOCH={issued}\nfail() {{ echo \"$*\"; exit 1; }}\nrm() {{ :; }}\n\

@@ -17,7 +17,8 @@ fn security_document_claims_and_attack_tests_match() {
         let names = lines.filter_map(|rest| rest.split("fn ").nth(1)?.split('(').next());
         names.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
     };
-    let (all, attacks) = (tests(""), tests("tests/attack"));
+    let all = tests("");
+    let attacks = tests("tests/attack");
     let text = fs::read_to_string("docs/security.md").unwrap();
     let mut faults = Vec::new();
     let mut claims = 0;

@@ -59,7 +59,8 @@ fn normal(package: &Package) -> impl Iterator<Item = &str> {
 #[test]
 fn crate_depends_only_on_crates_above_it() {
     let metadata = metadata();
-    let (mut above, mut faults) = (BTreeSet::new(), Vec::new());
+    let mut above = BTreeSet::new();
+    let mut faults = Vec::new();
     for package in members(&metadata) {
         for dependency in normal(package).filter(|name| name.starts_with("meshd")) {
             let is_permitted = match package.name.as_str() {

@@ -8,7 +8,8 @@ const MAX_ENTRIES: usize = 15;
 #[test]
 fn folder_with_more_than_15_entries_is_refused() {
     let mut entries: BTreeMap<String, usize> = BTreeMap::new();
-    let (sources, tests) = (sources(), programs("tests"));
+    let sources = sources();
+    let tests = programs("tests");
     for folder in sources.keys().chain(tests.keys()).filter_map(|path| path.parent()) {
         // Cargo.toml lists the crates of src/.
         let own = fs::read_dir(folder)
@@ -90,7 +91,8 @@ fn source_path_in_a_document_exists() {
     let mut all = BTreeMap::new();
     ["src", "tests", "benches"].iter().for_each(|folder| super::walk(Path::new(folder), &mut all));
     let all: Vec<String> = all.keys().map(|path| path.display().to_string()).collect();
-    let (mut faults, mut named) = (Vec::new(), 0);
+    let mut faults = Vec::new();
+    let mut named = 0;
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
         let is_path = |span: &&str| span.chars().all(|c| c.is_alphanumeric() || "/_-.".contains(c));

@@ -44,7 +44,8 @@ fn link_in_a_document_leads_to_a_file_and_heading() {
         .chain(decisions)
         .map(|path| (fs::canonicalize(&path).unwrap(), fs::read_to_string(&path).unwrap()))
         .collect();
-    let (mut faults, mut links) = (Vec::new(), 0);
+    let mut faults = Vec::new();
+    let mut links = 0;
     for (document, text) in &texts {
         for target in targets(text) {
             links += 1;

@@ -106,7 +106,8 @@ fn metric_has_a_help_text() {
 /// and left out.
 fn literals(text: &str) -> Vec<(usize, String)> {
     let body = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text);
-    let (mut found, mut line) = (Vec::new(), 1);
+    let mut found = Vec::new();
+    let mut line = 1;
     let mut rest = body.char_indices().peekable();
     while let Some((at, c)) = rest.next() {
         match c {
@@ -123,7 +124,8 @@ fn literals(text: &str) -> Vec<(usize, String)> {
                 while rest.next_if(|(place, _)| *place < begin + length + end.len()).is_some() {}
             }
             '"' => {
-                let (start, mut literal) = (line, String::new());
+                let start = line;
+                let mut literal = String::new();
                 while let Some((_, c)) = rest.next() {
                     match c {
                         '"' => break,

@@ -227,8 +227,8 @@ pub(super) type Edges = BTreeMap<PathBuf, BTreeSet<PathBuf>>;
 
 /// All nodes that a path of imports leads to.
 fn reach<'a>(edges: &'a Edges, from: &PathBuf) -> BTreeSet<&'a PathBuf> {
-    let (mut found, mut next) =
-        (BTreeSet::new(), edges.get(from).into_iter().flatten().collect::<Vec<_>>());
+    let mut found = BTreeSet::new();
+    let mut next = edges.get(from).into_iter().flatten().collect::<Vec<_>>();
     while let Some(node) = next.pop() {
         if found.insert(node) {
             next.extend(edges.get(node).into_iter().flatten());

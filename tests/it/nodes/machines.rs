@@ -257,7 +257,8 @@ async fn import_with_a_late_conflict_counts_only_the_stored_machines() {
     });
     stored.await.unwrap();
     let nodes = &rig.central.nodes;
-    let (import, rename) = (ordered(Verb::MachineImport), ordered(Verb::Rename));
+    let import = ordered(Verb::MachineImport);
+    let rename = ordered(Verb::Rename);
     // A disk that is fast lets both batches pass before the new name: the next list is tried.
     for list in 1..30u8 {
         let row = |number: usize| MachineRow {

@@ -144,7 +144,8 @@ fn machine_without_netboot_joins_by_ticket_and_restarts_without_it() {
     let world = World::new("approve");
     let dir = tempfile::tempdir().unwrap();
     world.nodes.ip(&["address", "replace", "10.77.0.50/24", "dev", "eth0"]).unwrap();
-    let (ticket, uuid) = (dir.path().join("ticket"), "4c010203-0405-0607-0809-0a0b0c0d0eff");
+    let ticket = dir.path().join("ticket");
+    let uuid = "4c010203-0405-0607-0809-0a0b0c0d0eff";
     let made = world.meshd(&["token", "create", "--uuid", uuid, "--out", ticket.to_str().unwrap()]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     assert_eq!(fs::metadata(&ticket).unwrap().permissions().mode() & 0o777, 0o600);

@@ -154,7 +154,9 @@ async fn run_task(
         .unwrap();
         assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     }
-    let (group, argv, launcher) = ("one".to_owned(), vec!["true".to_owned()], Some(Launcher::None));
+    let group = "one".to_owned();
+    let argv = vec!["true".to_owned()];
+    let launcher = Some(Launcher::None);
     let ask = TaskRequest {
         target: TaskTarget::Group(group),
         nodes: None,

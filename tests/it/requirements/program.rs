@@ -143,7 +143,8 @@ fn se1_boot_ports_answer_no_request_from_another_network() {
     // In hexadecimal: 67, 69, 4011.
     assert!([":0043 ", ":0045 ", ":0FAB "].iter().all(|port| udp.contains(port)), "{udp}");
     office.desk.ip(&["route", "add", "10.77.0.0/24", "via", ADMIN]).unwrap();
-    let (mac, uuid) = (MacAddr([0x52, 0x54, 0, 0, 7, 8]), SystemUuid([7; 16]));
+    let mac = MacAddr([0x52, 0x54, 0, 0, 7, 8]);
+    let uuid = SystemUuid([7; 16]);
     let stranger = office.desk.inside(client).unwrap();
     for address in [CENTRAL, ADMIN, "255.255.255.255"] {
         for port in [67, 4011] {

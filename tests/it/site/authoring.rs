@@ -126,7 +126,8 @@ fn tutorial() -> Vec<(String, Option<String>)> {
 
 #[test]
 fn tutorial_commands_produce_a_working_overlay() {
-    let (desk, steps) = (Desk::new(), tutorial());
+    let desk = Desk::new();
+    let steps = tutorial();
     assert!(steps.len() >= 7, "{steps:?}");
     assert!(steps.iter().any(|(_, printed)| printed.is_some()), "{steps:?}");
     for (commands, printed) in steps {
@@ -159,7 +160,8 @@ fn overlay_render_is_reproducible_in_any_environment() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         fs::read(out).unwrap()
     };
-    let (one, other) = (Desk::new(), Desk::new());
+    let one = Desk::new();
+    let other = Desk::new();
     let first = render(&one, &|_| {});
     let elsewhere = render(&other, &|command| {
         command

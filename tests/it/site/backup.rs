@@ -75,8 +75,10 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     });
     let authority = roots(&overlay);
 
-    let (file, key) = (world.path("rack.backup"), world.path("backup.key"));
-    let (file, key) = (file.to_str().unwrap(), key.to_str().unwrap());
+    let file = world.path("rack.backup");
+    let key = world.path("backup.key");
+    let file = file.to_str().unwrap();
+    let key = key.to_str().unwrap();
     fs::write(key, "correct horse battery staple\n").unwrap();
     fs::write(world.path("state/generations/.archive.json.swp"), "an editor was here").unwrap();
     let made = world.meshd(&["backup", "create", file, "--key-file", key, "--blobs"]);
@@ -153,7 +155,8 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
 #[test]
 fn backup_without_meshd_or_with_weak_key_leaves_no_file() {
     let world = World::prepared("auto");
-    let (file, key) = (world.path("b"), world.path("k"));
+    let file = world.path("b");
+    let key = world.path("k");
     let args = ["backup", "create", file.to_str().unwrap(), "--key-file", key.to_str().unwrap()];
     fs::write(&key, "hunter2").unwrap();
     let short = world.meshd(&args);

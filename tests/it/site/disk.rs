@@ -125,10 +125,12 @@ fn full_disk_refuses_orders_until_space_is_freed() {
 fn backup_to_a_full_disk_names_its_file_and_leaves_none() {
     let (world, _disk, _) = world();
     let target = Small::mount(world.path("target"));
-    let (file, key) = (world.path("target/rack.backup"), world.path("key"));
+    let file = world.path("target/rack.backup");
+    let key = world.path("key");
     fs::write(&key, "correct horse battery staple").unwrap();
     target.fill();
-    let (file, key) = (file.to_str().unwrap(), key.to_str().unwrap());
+    let file = file.to_str().unwrap();
+    let key = key.to_str().unwrap();
     let refused = world.meshd(&["backup", "create", file, "--key-file", key]);
     let message = stderr(&refused);
     assert!(
@@ -197,7 +199,8 @@ async fn full_disk_changes_no_node_and_acks_no_outcome() {
     let disk = Small::mount(world.path("state"));
     world.write_image();
     let rig = Rig::new(&world);
-    let (mut machine, mut other) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut machine = Machine::new(&rig, 1);
+    let mut other = Machine::new(&rig, 2);
     // Its record is longer than the rest of any page.
     let device = PciFacts { address: "0000:00:00.0".to_owned(), ..PciFacts::default() };
     machine.facts.pci = vec![device; 100];

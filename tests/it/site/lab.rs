@@ -165,7 +165,8 @@ fn list(lab: &Lab) -> PathBuf {
 
 #[test]
 fn lists_of_a_killed_rack_are_removed_by_the_next_rack_and_others_stay() {
-    let (killed, living) = (Lab::up(), Lab::up());
+    let killed = Lab::up();
+    let living = Lab::up();
     for lab in [&killed, &living] {
         eventually("the list", || list(lab).is_file().then_some(()).ok_or("none".to_owned()));
     }

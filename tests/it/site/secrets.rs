@@ -110,7 +110,8 @@ fn changed_secret_is_read_without_restart_as_a_new_generation() {
     world.start();
     PxeNode::new(&world, 1).boot();
     let node = world.node();
-    let (id, first) = (node["id"].as_str().unwrap(), node["generation"].as_str().unwrap());
+    let id = node["id"].as_str().unwrap();
+    let first = node["generation"].as_str().unwrap();
     assert_eq!(next_generation(&world, id), first, "the same secret, the same generation");
     world.kill();
     world.start();

@@ -32,7 +32,8 @@ fn key(path: &Path) -> String {
 /// A site whose default profile has the overlay `ssh` with one key, and a host key as a secret.
 fn world() -> (World, String) {
     let mut world = World::prepared("auto");
-    let (own, host) = (key(&world.path("operator")), key(&world.path("host_key")));
+    let own = key(&world.path("operator"));
+    let host = key(&world.path("host_key"));
     let profile = "image = \"small\"\noverlays = [\"base\", \"agent\"]";
     let with_ssh = format!(
         "image = \"small\"\noverlays = [\"base\", \"agent\", \"ssh\"]\nvars = {{ ssh_keys = [\"{own}\"], ssh_port = 2222 }}"

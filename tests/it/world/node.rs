@@ -88,7 +88,8 @@ impl<'a> PxeNode<'a> {
 
     /// Takes part in DHCP, and configures the address as a machine does.
     pub fn dhcp(&self, who: As) -> Granted {
-        let (mac, uuid) = (self.mac, self.uuid);
+        let mac = self.mac;
+        let uuid = self.uuid;
         let granted = self.inside(|| dhcp::obtain(mac, uuid, who));
         let host = self.host();
         if self.address.get() != Some(granted.address) {
@@ -124,7 +125,9 @@ impl<'a> PxeNode<'a> {
 
     /// The URL that iPXE asks after the entry script.
     pub fn script_url(&self) -> String {
-        let (mac, uuid, serial) = (self.mac, self.uuid, &self.serial);
+        let mac = self.mac;
+        let uuid = self.uuid;
+        let serial = &self.serial;
         format!(
             "http://{CENTRAL}:8080/boot/script?mac={mac}&uuid={uuid}&serial={serial}&manufacturer=QEMU&product=world&arch=x86_64"
         )

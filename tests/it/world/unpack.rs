@@ -53,7 +53,8 @@ fn file_of_cpio<'a>(cpio: &'a [u8], wanted: &str) -> &'a [u8] {
                 .unwrap()
         };
         assert_eq!(&cpio[at..at + 6], b"070701");
-        let (size, name_size) = (field(6), field(11));
+        let size = field(6);
+        let name_size = field(11);
         let name = std::str::from_utf8(&cpio[at + 110..at + 110 + name_size - 1]).unwrap();
         let start = padded(at + 110 + name_size);
         if name.trim_start_matches('/') == wanted {

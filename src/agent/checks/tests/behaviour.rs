@@ -91,7 +91,8 @@ fn routed() -> FakeMachine {
 
 #[test]
 fn default_route_passes_when_its_gateway_answers() {
-    let (fake, config) = (routed(), config(&[]));
+    let fake = routed();
+    let config = config(&[]);
     let tested = |answers| {
         let probe = Box::new(TestProbe { answers, space: None });
         check_of("network", &Context { probe, ..context(&fake.tree, &config, 1000) })
@@ -107,7 +108,8 @@ fn default_route_passes_when_its_gateway_answers() {
 
 #[test]
 fn firewall_check_fails_while_a_firewall_is_missing() {
-    let (fake, config) = (FakeMachine::new("", &[]), config(&[]));
+    let fake = FakeMachine::new("", &[]);
+    let config = config(&[]);
     let tested = |answers| {
         let probe = Box::new(TestProbe { answers, space: None });
         check_of("firewall", &Context { probe, ..context(&fake.tree, &config, 1000) })
@@ -168,7 +170,8 @@ fn store_on_disk_has_default_limits_and_in_memory_profile_limits() {
     let fake = FakeMachine::new("", &[]);
     let config = AgentConfig { kvm: true, ..config(&[]) };
     let store = |config: &AgentConfig, space| {
-        let (vms, probe) = ("/srv/machines".into(), Box::new(TestProbe { answers: None, space }));
+        let vms = "/srv/machines".into();
+        let probe = Box::new(TestProbe { answers: None, space });
         check_of("store", &Context { vms, probe, ..context(&fake.tree, config, 1000) })
     };
     let free = |config: &AgentConfig, kind: StoreKind, gb: u64| {

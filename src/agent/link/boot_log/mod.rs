@@ -66,10 +66,12 @@ impl BootLog {
         if !self.readers.is_empty() {
             return self.acked.send_modify(AckedOffsets::rewind);
         }
-        let (path, to) = (tree.path(KERNEL_LOG), self.start(LogSource::Kernel));
+        let path = tree.path(KERNEL_LOG);
+        let to = self.start(LogSource::Kernel);
         self.readers
             .spawn(async move { log_end(LogSource::Kernel, kernel_log::forward(&path, to).await) });
-        let (path, to) = (tree.path(SYSTEM_LOG), self.start(LogSource::System));
+        let path = tree.path(SYSTEM_LOG);
+        let to = self.start(LogSource::System);
         let has_journal = tree.has(SYSTEMD);
         self.readers.spawn(async move {
             let end = match has_journal {

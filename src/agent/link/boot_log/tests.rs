@@ -47,7 +47,8 @@ async fn read_until(log: &mut BootLog, end: &str) -> String {
 #[tokio::test]
 async fn system_log_is_sent_whole_across_rotation() {
     let root = tempfile::tempdir().unwrap();
-    let (tree, logs) = (Tree::new(root.path()), root.path().join("var/log"));
+    let tree = Tree::new(root.path());
+    let logs = root.path().join("var/log");
     fs::create_dir_all(&logs).unwrap();
     let mut log = BootLog::new();
     // The file appears after the agent started, as syslogd may.

@@ -76,7 +76,8 @@ mod tests {
             let mut command = Command::new("sleep");
             command.arg("1000").env(name, value).spawn().expect("it runs")
         };
-        let (mut own, mut other) = (start("own"), start("other"));
+        let mut own = start("own");
+        let mut other = start("other");
         end(&dir.path().join("own")).await;
         assert!(!own.wait().expect("it ended").success());
         assert!(other.try_wait().expect("known").is_none(), "it runs");

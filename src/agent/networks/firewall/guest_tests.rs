@@ -11,7 +11,8 @@ use std::{
 #[test]
 fn networks_and_addresses_of_node_and_central_node_are_blocked() {
     let fake = FakeMachine::new("", &[]);
-    let (none, mask) = ([0; 4], [255, 255, 255, 0]);
+    let none = [0; 4];
+    let mask = [255, 255, 255, 0];
     fake.routes(&[
         ("eth0", none, none, [10, 77, 0, 1]),
         ("eth0", [10, 77, 0, 0], mask, none),

@@ -23,7 +23,8 @@ impl Messages for UserInput {
 
 /// Writes what the user types, until the user leaves. What waits then is dropped.
 pub(super) async fn type_in(input: &mut impl Messages, terminal: &PseudoTerminal) {
-    let (mut waiting, mut is_broken) = (BytesMut::new(), false);
+    let mut waiting = BytesMut::new();
+    let mut is_broken = false;
     loop {
         tokio::select! {
             message = input.next_message(), if waiting.len() < MAX_WAITING => match message {

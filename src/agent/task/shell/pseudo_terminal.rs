@@ -64,7 +64,8 @@ impl PseudoTerminal {
 }
 
 fn resize(terminal: impl AsFd, window: WindowSize) -> io::Result<()> {
-    let (ws_row, ws_col) = (window.rows(), window.columns());
+    let ws_row = window.rows();
+    let ws_col = window.columns();
     Ok(tcsetwinsize(terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?)
 }
 

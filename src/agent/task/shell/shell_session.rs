@@ -107,7 +107,8 @@ async fn show(
     output: &mut UserOutput,
     mut exited: watch::Receiver<bool>,
 ) -> Result<(), tungstenite::Error> {
-    let (mut pings, mut buffer) = (user_connection::pings(), vec![0; MAX_PIECE]);
+    let mut pings = user_connection::pings();
+    let mut buffer = vec![0; MAX_PIECE];
     loop {
         let has_exited = *exited.borrow_and_update();
         tokio::select! {

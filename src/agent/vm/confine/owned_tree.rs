@@ -118,7 +118,8 @@ mod tests {
     #[test]
     fn link_to_a_file_of_the_node_leaves_its_owner() {
         let dir = tempfile::tempdir().expect("a folder");
-        let (state, victim) = (dir.path().join("tpm"), dir.path().join("shadow"));
+        let state = dir.path().join("tpm");
+        let victim = dir.path().join("shadow");
         fs::write(&victim, "x").expect("written");
         let before = owner(&victim);
         let attempt = |make: &dyn Fn(&Path)| {

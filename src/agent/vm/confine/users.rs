@@ -39,7 +39,8 @@ mod tests {
             files.make().expect("made");
             files
         };
-        let (first, second) = (files(1), files(2));
+        let first = files(1);
+        let second = files(2);
         let user = assign(&first).expect("assigned");
         assert_eq!(assign(&first), Ok(user), "the assignment is stored");
         let next = assign(&second).expect("assigned");

@@ -57,7 +57,8 @@ mod tests {
         const INPUT: usize = 1 << 20;
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("serial.in");
-        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        let kind = rustix::fs::FileType::Fifo;
+        let mode = rustix::fs::Mode::RWXU;
         rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("a FIFO");
         let mut reader =
             std::fs::File::options().read(true).write(true).open(&path).expect("opened");
@@ -65,7 +66,8 @@ mod tests {
             (0..INPUT).map(|index| u8::try_from(index % 251).expect("a byte")).collect();
         let reading = std::thread::spawn(move || {
             // The FIFO of a UART has 16 bytes.
-            let (mut received, mut uart) = (Vec::new(), [0; 16]);
+            let mut received = Vec::new();
+            let mut uart = [0; 16];
             while received.len() < INPUT {
                 let length = std::io::Read::read(&mut reader, &mut uart).expect("read");
                 received.extend_from_slice(&uart[..length]);

@@ -166,7 +166,8 @@ mod tests {
             let length = usize::from(image[at + 32]);
             let found = &image[at + 33..at + 33 + length];
             if found == format!("{name}.;1").as_bytes() {
-                let (start, bytes) = (word(at + 2) * SECTOR, word(at + 10));
+                let start = word(at + 2) * SECTOR;
+                let bytes = word(at + 10);
                 return Some(image[start..start + bytes].to_vec());
             }
             at += usize::from(image[at]);

@@ -58,7 +58,8 @@ mod tests {
         use crate::fake::write_program;
         use std::fs;
         let dir = tempfile::tempdir().expect("a folder");
-        let (qemu, count) = (dir.path().join("qemu"), dir.path().join("count"));
+        let qemu = dir.path().join("qemu");
+        let count = dir.path().join("count");
         let install = |output: &str| {
             let text =
                 format!("#!/bin/sh\necho >>{}\ncat <<'END'\n{output}\nEND\n", count.display());

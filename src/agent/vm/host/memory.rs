@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn files_huge_pages_and_reserved_memory_are_not_free() {
-        let (a, b) = (spec(1, "60G"), spec(2, "20G"));
+        let a = spec(1, "60G");
+        let b = spec(2, "20G");
         let full = Memory { files: 20 * GIB, available: 78 * GIB, ..node() };
         let left = full.free_beside([&a]);
         assert!(left < b.node_memory(), "{left}: 20 GiB of files, 60 GiB promised and untouched");
@@ -172,7 +173,8 @@ mod tests {
     #[test]
     fn memory_of_qemu_is_read_and_a_reused_process_id_is_ignored() {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-        let (tree, machines) = (Tree::new(dir.path()), dir.path().join("vms"));
+        let tree = Tree::new(dir.path());
+        let machines = dir.path().join("vms");
         let uuid = spec(1, "1G").uuid;
         let files = VmPaths::new(&machines, uuid);
         files.make().expect("made");

@@ -64,8 +64,9 @@ pub async fn update_filters(
     config: &HostConfig,
     reservations: &Reservations,
 ) -> Result<(), String> {
-    let (tree, central, reservations) =
-        (Tree::new(&config.root), config.central, reservations.clone());
+    let tree = Tree::new(&config.root);
+    let central = config.central;
+    let reservations = reservations.clone();
     let result =
         tokio::task::spawn_blocking(move || update_filters_blocking(&tree, central, &reservations))
             .await;
@@ -100,10 +101,12 @@ fn update_filters_blocking(
 
 /// Returns the existing TAP devices of VMs.
 fn ports(reservations: &Reservations) -> Vec<GuestPort> {
-    let (specs, addresses) = (reservations.specs(), reservations.addresses());
+    let specs = reservations.specs();
+    let addresses = reservations.addresses();
     let ports = specs.iter().flat_map(|spec| {
         spec.nics.iter().enumerate().filter_map(|(index, nic)| {
-            let (name, bridge) = (tap_name(spec, index), nic.bridge.clone()?);
+            let name = tap_name(spec, index);
+            let bridge = nic.bridge.clone()?;
             let is_private = NetworkName::of_bridge(&bridge).is_private();
             let assigned = addresses.get(&nic.mac).copied().filter(|_| is_private);
             Some(GuestPort {

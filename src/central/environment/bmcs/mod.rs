@@ -143,7 +143,8 @@ impl Bmcs {
 
     fn bounds(&self) -> Bounds {
         let power = &self.env.site().power;
-        let (max_requests, stagger) = (power.max_requests, power.stagger);
+        let max_requests = power.max_requests;
+        let stagger = power.stagger;
         Bounds { max_requests, stagger, now: self.env.monotonic() }
     }
 

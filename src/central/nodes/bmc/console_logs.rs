@@ -80,7 +80,8 @@ impl NodeOps {
 
     /// Returns the machines whose consoles have to be recorded now.
     fn booting_machines(&self) -> BTreeMap<NodeId, BootingMachine> {
-        let (site, now) = (self.env.site(), self.env.now());
+        let site = self.env.site();
+        let now = self.env.now();
         if !site.power.rules.iter().any(|rule| rule.records_console) {
             return BTreeMap::new();
         }

@@ -105,7 +105,8 @@ mod tests {
         let capability = "00112233445566778899aabbccddeeff";
         let shown = format!("http://10.77.0.1:8080/overlay/{capability}... ok\r\n/overlay/ /over");
         for at in 0..=shown.len() {
-            let (mut text, mut stored) = (ConsoleText::default(), Vec::new());
+            let mut text = ConsoleText::default();
+            let mut stored = Vec::new();
             for piece in [&shown[..at], &shown[at..]] {
                 text.push(piece.as_bytes());
                 stored.extend(text.take().into_iter().flat_map(|(text, _)| text));

@@ -42,7 +42,8 @@ impl NodeOps {
         let node = self.resolve(text)?;
         let bmc = self.bmc_of(node)?;
         if let Some(other) = self.other_machine_of(&bmc) {
-            let (machine, address) = (bmc.title(), bmc.address);
+            let machine = bmc.title();
+            let address = bmc.address;
             return Err(BmcError::Shared { machine, other, address }.into());
         }
         let opened = self.bmcs.console_when_permitted(&bmc).await;
@@ -142,7 +143,8 @@ impl NodeOps {
         text: &str,
         audit: &AuditContext,
     ) -> Result<Vec<BmcEventView>, OperateError> {
-        let (node, now) = (self.resolve(text)?, self.env.now());
+        let node = self.resolve(text)?;
+        let now = self.env.now();
         let stored = self.env.store.commit(|tx| {
             let detail = "an operator clears the event log of its BMC";
             tx.event(Event::new(now, audit, EventKind::NodeAction, detail).of_node(node));
@@ -170,7 +172,8 @@ impl NodeOps {
         if kind == ReportKind::ClearEvents
             && let Some(other) = self.other_machine_of(&bmc)
         {
-            let (machine, address) = (bmc.title(), bmc.address);
+            let machine = bmc.title();
+            let address = bmc.address;
             return Err(BmcError::Shared { machine, other, address }.into());
         }
         let report = self.bmcs.report_when_permitted(&bmc, kind).await;

@@ -124,7 +124,8 @@ impl NodeOps {
             }
             NodeOrder::Unpin => change_node_in(tx, id, |tx, node| unpin_in(tx, node, audit, now)),
             NodeOrder::BootOnce { profile, kernel_args } => {
-                let (profile, kernel_args) = (profile.clone(), kernel_args.clone());
+                let profile = profile.clone();
+                let kernel_args = kernel_args.clone();
                 let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
                 change_node_in(tx, id, |tx, node| {
                     set_boot_once_in(tx, node, &self.env.site(), once, audit, now)

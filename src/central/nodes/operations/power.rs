@@ -126,7 +126,8 @@ impl NodeOps {
     pub(super) async fn check_bmc(&self, id: NodeId) -> Result<(), OperateError> {
         let bmc = self.bmc_of(id)?;
         if let Some(other) = self.other_machine_of(&bmc) {
-            let (machine, address) = (bmc.title(), bmc.address);
+            let machine = bmc.title();
+            let address = bmc.address;
             return Err(BmcError::Shared { machine, other, address }.into());
         }
         let checked = tokio::task::spawn_blocking(move || bmc.check_password()).await;
@@ -374,7 +375,8 @@ fn running(model: &Model, nodes: &NodeOps) -> Vec<OrderInProgress> {
             };
             if record.state == NodeOperationState::Running {
                 let seen = Sighting { newest_boot, is_linked: nodes.links.is_linked(id) };
-                let (head, record) = (head.clone(), record.clone());
+                let head = head.clone();
+                let record = record.clone();
                 running.push(OrderInProgress { head, record, power, seen });
             }
         }

@@ -106,7 +106,8 @@ impl Rollouts {
                     served.insert(node.id);
                 }
                 let profile = boot::effective_profile(&site, node).name.clone();
-                let (pinned, booted) = (node.pinned, node.booted);
+                let pinned = node.pinned;
+                let booted = node.booted;
                 let settings = NodeSettings { profile: profile.clone(), pinned, booted };
                 (node.id, (profile, settings))
             });
@@ -128,7 +129,8 @@ impl Rollouts {
                 format!("profile {profile} has no generation `{text}` on record, or several");
             position.ok_or_else(|| refuse(what, "`meshd profile history` lists them"))
         };
-        let (good, bad) = (position(&request.good)?, position(&request.bad)?);
+        let good = position(&request.good)?;
+        let bad = position(&request.bad)?;
         if good >= bad {
             let what = "the good generation is not older than the bad one".to_owned();
             return Err(refuse(what, "`meshd profile history` lists the newest first"));
@@ -259,7 +261,9 @@ impl Rollouts {
                 for record in &mut planned.nodes {
                     record.drained = bisection.served.contains(&record.node);
                 }
-                let (verdict, reason, lost) = (None, None, false);
+                let verdict = None;
+                let reason = None;
+                let lost = false;
                 bisection.probes.push(Probe { index, node, rollout, verdict, reason, lost });
                 self.store_bisection(bisection, Some(planned)).await
             }

@@ -45,7 +45,8 @@ impl Rollouts {
             !is_unwanted
         });
         for ((id, point), node) in wanted.iter().zip(nodes) {
-            let (key, point) = ((head.id, *id), *point);
+            let key = (head.id, *id);
+            let point = *point;
             let (Some((node, goal)), Some(name)) = (node, point.program(&head.policy)) else {
                 continue;
             };

@@ -90,7 +90,8 @@ fn tasks(boot: &TimelineView) -> String {
     };
     let rows = boot.tasks.iter().map(|task| {
         let program = task.argv.join(" ").chars().take(40).collect();
-        let (at, state) = (task.created_at.to_string(), task.state.as_str().to_owned());
+        let at = task.created_at.to_string();
+        let state = task.state.as_str().to_owned();
         [task.id.to_string(), at, duration(task.start_ms), duration(task.run_ms), state, program]
     });
     table(["task", "at", "start", "ran", "state", "program"], rows)

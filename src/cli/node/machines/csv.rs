@@ -15,10 +15,12 @@ pub(super) fn parse(bytes: &[u8]) -> (Vec<MachineRow>, Vec<RowFault>) {
         .flexible(true)
         .trim(csv::Trim::All)
         .from_reader(bytes);
-    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut faults = Vec::new();
     let mut columns: Option<Vec<String>> = None;
     let mut record = csv::ByteRecord::new();
-    let (mut line, mut counted) = (1, 0);
+    let mut line = 1;
+    let mut counted = 0;
     loop {
         match reader.read_byte_record(&mut record) {
             Ok(false) => break,

@@ -77,7 +77,8 @@ pub(super) fn parse(bytes: &[u8]) -> (Vec<MachineRow>, Vec<RowFault>) {
     };
     let text = String::from_utf8_lossy(bytes);
     let mut lines = HostnameLines::new(&text);
-    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut faults = Vec::new();
     for (index, value) in values.into_iter().enumerate() {
         let line = value["hostname"].as_str().map_or(0, |name| lines.line_of(name));
         let number = index + 1;

@@ -35,7 +35,8 @@ pub(super) fn parse(folder: &Path) -> io::Result<(Vec<MachineRow>, Vec<RowFault>
         }
     }
     names.sort();
-    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut faults = Vec::new();
     // Folders have no lines: the order of their names.
     for (index, name) in names.iter().enumerate() {
         match machine(&folder.join(name), name, index + 1) {

@@ -143,7 +143,8 @@ impl AddMachine {
         }
         for RowFault { column, message, hint, .. } in &report.faults {
             let option = column.replace('_', "-").replace("labels", "label");
-            let (message, hint) = (one_line(message), one_line(hint));
+            let message = one_line(message);
+            let hint = one_line(hint);
             message!("--{option}: {message}\n  hint: {hint}");
         }
         Err(Failure::new(format!("cannot add machine {title}"), "correct the options above"))
@@ -318,7 +319,8 @@ pub(crate) async fn remove(
 
 /// Finds expected machines by name or MAC address. All names must have a machine.
 fn find(all: Vec<MachineView>, names: &Hostlist) -> Result<Vec<MachineView>, Failure> {
-    let (mut found, mut missing) = (BTreeSet::new(), Vec::new());
+    let mut found = BTreeSet::new();
+    let mut missing = Vec::new();
     let machines = || all.iter().map(|view| &view.machine);
     let named: BTreeMap<&str, MacAddr> =
         machines().filter_map(|machine| Some((machine.name.as_deref()?, machine.mac))).collect();

@@ -51,7 +51,8 @@ pub(super) fn parse(bytes: &[u8]) -> (Vec<MachineRow>, Vec<RowFault>) {
             return (Vec::new(), vec![RowFault::new(line, "", error.to_string(), hint)]);
         }
     };
-    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut faults = Vec::new();
     let text = String::from_utf8_lossy(bytes);
     for (name, node) in conf.nodes {
         let line = line_of(&text, &name);

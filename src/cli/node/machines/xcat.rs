@@ -46,7 +46,8 @@ pub(super) fn parse(bytes: &[u8]) -> (Vec<MachineRow>, Vec<RowFault>) {
 }
 
 fn stanzas(text: &str) -> (Vec<Stanza<'_>>, Vec<RowFault>) {
-    let (mut stanzas, mut faults) = (Vec::<Stanza<'_>>::new(), Vec::new());
+    let mut stanzas = Vec::<Stanza<'_>>::new();
+    let mut faults = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let word = line.trim();
         if word.is_empty() || word.starts_with('#') {

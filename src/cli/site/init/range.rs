@@ -16,7 +16,8 @@ pub(super) fn propose(own: Ipv4Addr, prefix_len: u8) -> Option<(Ipv4Addr, Ipv4Ad
     let part =
         |tenths: u64| start.saturating_add(u32::try_from(size * tenths / 10).unwrap_or(u32::MAX));
     // Routers and servers usually have addresses at the ends of a network.
-    let (first, last) = (part(4).max(start.saturating_add(1)), part(8).saturating_sub(1));
+    let first = part(4).max(start.saturating_add(1));
+    let last = part(8).saturating_sub(1);
     let own = u32::from(own);
     let (first, last) = match (first..=last).contains(&own) {
         true if own - first > last - own => (first, own - 1),
@@ -56,7 +57,8 @@ mod tests {
         fn proposed_range_is_in_network_and_excludes_own_address(own: u32, prefix_len in 0_u8..=32) {
             if let Some((first, last)) = propose(own.into(), prefix_len) {
                 let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0);
-                let (first, last) = (u32::from(first), u32::from(last));
+                let first = u32::from(first);
+                let last = u32::from(last);
                 prop_assert!(first & mask == own & mask && last & mask == own & mask);
                 prop_assert!(first < last && !(first..=last).contains(&own) && last - first < MOST);
                 prop_assert!(first & !mask != 0, "the network's own address");

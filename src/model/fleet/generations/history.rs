@@ -114,9 +114,13 @@ mod tests {
     }
 
     fn delivered(number: u8, at: i64) -> DeliveredGeneration {
-        let (delivered_at, last_at) = (Timestamp::from_millis(at), Timestamp::from_millis(at));
-        let (profile, image) = ("p".parse().expect("a name"), "i".parse().expect("a name"));
-        let (generation, version, layers) = (generation(number), Digest([number; 32]), Vec::new());
+        let delivered_at = Timestamp::from_millis(at);
+        let last_at = Timestamp::from_millis(at);
+        let profile = "p".parse().expect("a name");
+        let image = "i".parse().expect("a name");
+        let generation = generation(number);
+        let version = Digest([number; 32]);
+        let layers = Vec::new();
         let booted_at = None;
         DeliveredGeneration {
             generation,

@@ -117,7 +117,8 @@ mod tests {
     use super::*;
 
     fn revised(number: u8) -> RevisionSummary {
-        let (digest, since) = (Digest([number; 32]), Timestamp::from_millis(i64::from(number)));
+        let digest = Digest([number; 32]);
+        let since = Timestamp::from_millis(i64::from(number));
         RevisionSummary {
             generation: Generation(digest),
             image: "i".parse().expect("a name"),

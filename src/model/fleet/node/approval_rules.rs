@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn rule_requires_every_criterion_and_one_element_of_a_list() {
-        let (node, id) = (machine("sn-7"), machine("sn-7").id);
+        let node = machine("sn-7");
+        let id = machine("sn-7").id;
         for (facts, lets_in) in [
             ("serials = [\"SN-6\", \" SN-7\"]", true),
             ("serials = [\"SN-6\"]", false),

@@ -26,7 +26,8 @@ mod tests {
 
     #[test]
     fn certificate_with_same_serial_and_other_key_does_not_match() {
-        let (own, other) = (Digest::of(b"own"), Digest::of(b"other"));
+        let own = Digest::of(b"own");
+        let other = Digest::of(b"other");
         let listed = Certificate::new("4d01", own);
         assert_ne!(listed, Certificate::new("4d01", other));
         let stored = serde_json::to_string(&listed).unwrap();

@@ -108,7 +108,8 @@ mod tests {
         status: CheckStatus,
         unproven: bool,
     ) -> CheckReport {
-        let (detail, remediation) = (String::new(), String::new());
+        let detail = String::new();
+        let remediation = String::new();
         let check = Check { name: "kvm".into(), status, detail, remediation, unproven };
         CheckReport {
             checks: vec![check],

@@ -367,7 +367,8 @@ mod tests {
 
     #[test]
     fn next_boot_override_is_used_by_one_session_only() {
-        let (first, next) = (BootSessionId([1; 12]), BootSessionId([2; 12]));
+        let first = BootSessionId([1; 12]);
+        let next = BootSessionId([2; 12]);
         let at = Timestamp::from_millis;
         let mut node = Node::fixture(1);
         node.boot_override = Some(NextBootOverride {

@@ -256,8 +256,9 @@ mod tests {
 
     #[test]
     fn replacement_takes_over_all_former_ids() {
-        let (mut first, mut second, mut third) =
-            (Node::fixture(1), Node::fixture(2), Node::fixture(3));
+        let mut first = Node::fixture(1);
+        let mut second = Node::fixture(2);
+        let mut third = Node::fixture(3);
         (first.name, first.profile) = ("db1".to_owned(), "compute".parse().ok());
         second.take_over(&first);
         third.take_over(&second);

@@ -295,7 +295,8 @@ fn node_that_another_order_takes_out_again_is_announced_as_back() {
 fn node_that_is_offline_returns_without_a_link_into_the_service_that_it_had() {
     let mut rack = Rack::with_target(1, programs(), RolloutTarget::Previous);
     let before = rack.machine(0).settings.clone();
-    let (new, now) = (generation(&profile("new")), rack.now);
+    let new = generation(&profile("new"));
+    let now = rack.now;
     rack.machine(0).settings.pinned = Some(new);
     rack.machine(0).phase = Phase::Offline;
     rack.machine(0).is_linked = false;

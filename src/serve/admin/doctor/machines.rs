@@ -184,7 +184,8 @@ mod tests {
 
     #[tokio::test]
     async fn degraded_nodes_are_named_with_what_fails() {
-        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = Timestamp::EPOCH;
         let store = Store::open(dir.path()).expect("a store");
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at);
@@ -209,7 +210,8 @@ mod tests {
 
     #[tokio::test]
     async fn stalled_machines_are_counted_as_in_the_status() {
-        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = Timestamp::EPOCH;
         let store = Store::open(dir.path()).expect("a store");
         let put = store.commit(|tx| {
             // Two NICs of the first node; the stall of the second node was acknowledged; nobody
@@ -227,8 +229,9 @@ mod tests {
                         at,
                     );
                     boot.node = is_marked.map(|_| node.id);
-                    let (after, missing, cause) =
-                        (Stage::Dhcp, Stage::Script, "unknown".to_owned());
+                    let after = Stage::Dhcp;
+                    let missing = Stage::Script;
+                    let cause = "unknown".to_owned();
                     boot.stalls.push(Stall { after, missing, since: at, cause, ended: None });
                     tx.put_session(boot);
                 }
@@ -251,7 +254,8 @@ mod tests {
 
     #[tokio::test]
     async fn node_that_lost_a_minute_at_its_switch_port_is_named() {
-        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = Timestamp::EPOCH;
         let store = Store::open(dir.path()).expect("a store");
         let put = store.commit(|tx| {
             for (number, secs) in [(1, 59), (2, 61)] {
@@ -259,7 +263,8 @@ mod tests {
                 tx.put_node(Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at));
                 let session = BootSessionId([number; 12]);
                 let mut boot = BootSession::open(session, mac, Stage::Dhcp, at);
-                let (client, is_discover) = (DhcpClient::Firmware, true);
+                let client = DhcpClient::Firmware;
+                let is_discover = true;
                 boot.record_dhcp(DhcpRequest { client, arch: None, is_discover, secs }, at);
                 boot.mark(Stage::Online, at);
                 tx.put_session(boot);
@@ -275,7 +280,8 @@ mod tests {
 
     #[tokio::test]
     async fn node_that_calls_a_former_address_is_named() {
-        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = Timestamp::EPOCH;
         let store = Store::open(dir.path()).expect("a store");
         let former = Ipv4Addr::new(10, 77, 0, 1);
         let present = Ipv4Addr::new(10, 77, 0, 2);

@@ -73,7 +73,8 @@ fn boot_lan(faults: &[String]) -> Vec<Finding> {
 /// Reports another site of the same name that shares the folder of blobs.
 fn shared_blobs(site: &Site) -> Finding {
     let check = "shared blobs";
-    let (name, blobs_dir) = (&site.name, site.blobs_dir.display());
+    let name = &site.name;
+    let blobs_dir = site.blobs_dir.display();
     match ListOwner::read(&site.state_dir, name)
         .map(|owner| owner.list_of_namesake(&site.blobs_dir))
     {
@@ -102,7 +103,8 @@ fn reload(last: &Reload) -> Vec<Finding> {
     match last.faults.first() {
         None => findings.push(Finding::ok("reload", "the last configuration read is in effect")),
         Some(first) => {
-            let (count, file) = (last.faults.len(), first.file.display());
+            let count = last.faults.len();
+            let file = first.file.display();
             let found = format!(
                 "refused, the last valid one is in use: {count} faults, the first: {file}: {}",
                 first.message

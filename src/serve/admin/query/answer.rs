@@ -112,7 +112,8 @@ pub(crate) fn list<T: Serialize>(
     query: &Parameters,
     request: &HeaderMap,
 ) -> Result<Response, Refused> {
-    let (page, fields) = (query.page(spec)?, query.fields(spec)?);
+    let page = query.page(spec)?;
+    let fields = query.fields(spec)?;
     let rows = rows()?.into_iter().map(|row| (key(&row, page.sort.key), row)).collect();
     Listing::page(cut(rows, &page), fields).answer(request)
 }

@@ -37,8 +37,8 @@ impl LeaseFilter {
 
     pub(crate) fn takes(&self, lease: &LeaseView) -> bool {
         let has = |text: &Needle| {
-            let (node, vm) =
-                (lease.node.map(|node| node.to_string()), lease.vm.map(|vm| vm.to_string()));
+            let node = lease.node.map(|node| node.to_string());
+            let vm = lease.vm.map(|vm| vm.to_string());
             let texts = [
                 Some(lease.address.to_string()),
                 Some(lease.mac.to_string()),

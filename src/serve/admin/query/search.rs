@@ -54,7 +54,9 @@ impl SearchRun {
         let fits = texts.filter_map(|(field, text)| Some((self.needle.fit(&text)?, field, text)));
         let Some((fit, field, text)) = fits.min_by_key(|(fit, ..)| *fit) else { return };
         let (id, name, state) = view();
-        let (kind, field, value) = (kind.to_owned(), field.to_owned(), short(&text));
+        let kind = kind.to_owned();
+        let field = field.to_owned();
+        let value = short(&text);
         self.found.push((fit, SearchHit { kind, id, name, state, field, value }));
     }
 

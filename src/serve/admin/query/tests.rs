@@ -68,7 +68,8 @@ fn page_of<'n>(nodes: &'n [Node], filter: &NodeFilter, page: &PageRequest) -> Re
 
 /// Names of all nodes of the list, page after page.
 fn walk(nodes: &[Node], pairs: &[(&str, &str)]) -> Vec<String> {
-    let (mut names, mut after) = (Vec::new(), None::<String>);
+    let mut names = Vec::new();
+    let mut after = None::<String>;
     loop {
         let mut pairs = pairs.to_vec();
         pairs.extend(after.as_deref().map(|after| ("after", after)));

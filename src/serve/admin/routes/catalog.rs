@@ -93,7 +93,8 @@ async fn settings(
     State(central): State<Shared>,
     Path(name): Path<String>,
 ) -> Answer<Vec<SettingView>> {
-    let (named, site) = (profile_name(&name)?, central.site());
+    let named = profile_name(&name)?;
+    let site = central.site();
     let profile = site.profiles.get(&named).ok_or_else(|| no_profile(&name, &site))?;
     Ok(Json(profile.settings.iter().cloned().map(Into::into).collect()))
 }

@@ -28,7 +28,8 @@ pub(crate) async fn events(
     headers: HeaderMap,
     query: Parameters,
 ) -> Result<Response, Refused> {
-    let (log, fields) = (LogRequest::read(&query, &EVENTS)?, query.fields(&EVENTS)?);
+    let log = LogRequest::read(&query, &EVENTS)?;
+    let fields = query.fields(&EVENTS)?;
     let follow = query.flag("follow")?;
     if follow && log.direction != Direction::Newest {
         let message = "it conflicts with `follow`";
@@ -50,7 +51,8 @@ pub(crate) async fn stream(
     headers: HeaderMap,
     query: Parameters,
 ) -> Result<Response, Refused> {
-    let (fields, filter) = (query.fields(&EVENTS)?, event_filter(&state.central, &query)?);
+    let fields = query.fields(&EVENTS)?;
+    let filter = event_filter(&state.central, &query)?;
     let last = headers
         .get(LAST_EVENT_ID)
         .and_then(|value| value.to_str().ok())
@@ -84,7 +86,8 @@ async fn stored_events(
 ) -> Result<Response, Refused> {
     let (first, before) = log.range();
     let after = first.checked_sub(1).map(EventSeq);
-    let (before, oldest) = (before.map(EventSeq), log.direction == Direction::Forward);
+    let before = before.map(EventSeq);
+    let oldest = log.direction == Direction::Forward;
     let found =
         read(central, EventFilter { after, before, oldest, limit: log.records(), ..filter })
             .await?;
@@ -114,8 +117,9 @@ pub(crate) async fn audit(
     headers: HeaderMap,
     query: Parameters,
 ) -> Result<Response, Refused> {
-    let (log, fields, text) =
-        (LogRequest::read(&query, &AUDIT)?, query.fields(&AUDIT)?, query.needle()?);
+    let log = LogRequest::read(&query, &AUDIT)?;
+    let fields = query.fields(&AUDIT)?;
+    let text = query.needle()?;
     // A removed node keeps its audit lines, by node ID.
     let by_name = |name: &str| name.parse().or_else(|_| central.nodes.resolve(name));
     let node = query.get("node").map(by_name).transpose()?;

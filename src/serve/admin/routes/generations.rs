@@ -22,7 +22,9 @@ pub(crate) async fn history(TargetNode { central, id }: TargetNode) -> Answer<Ve
         node.map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default();
     let view = |(delivered, archived): (meshd_model::fleet::DeliveredGeneration, bool)| {
         let is = |other| other == Some(delivered.generation);
-        let (runs, next, pinned) = (is(booted), is(next), is(pinned));
+        let runs = is(booted);
+        let next = is(next);
+        let pinned = is(pinned);
         GenerationView { delivered, runs, next, pinned, archived }
     };
     Ok(Json(central.nodes.generations(id)?.into_iter().map(view).collect()))

@@ -45,8 +45,11 @@ pub(crate) async fn whoami(Extension(caller): Extension<Caller>) -> Json<CallerV
 pub(crate) async fn status(
     State(ApiState { central, https_fingerprint, .. }): State<ApiState>,
 ) -> Json<StatusView> {
-    let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
-    let (mut nodes, mut attention, mut units) = (0, 0, UnitCount::default());
+    let mut phases = BTreeMap::new();
+    let mut conditions = BTreeMap::new();
+    let mut nodes = 0;
+    let mut attention = 0;
+    let mut units = UnitCount::default();
     central.nodes.read(|fleet| {
         for NodeRecords { node, .. } in fleet.nodes() {
             nodes += 1;
@@ -76,8 +79,11 @@ pub(crate) async fn status(
     let of = |status| {
         found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>()
     };
-    let (warnings, errors) = (of(Status::Warn), of(Status::Fail));
-    let (site, pid, ready) = (central.site().name.clone(), std::process::id(), errors.is_empty());
+    let warnings = of(Status::Warn);
+    let errors = of(Status::Fail);
+    let site = central.site().name.clone();
+    let pid = std::process::id();
+    let ready = errors.is_empty();
     Json(StatusView {
         site,
         version,
@@ -146,7 +152,8 @@ pub(crate) async fn series(
     let (from, to, range) = requested_range(&query, central.now())?;
     let read = move || central.series.read(&spec.name, &range).unwrap_or_default();
     let points = blocking("reading", read).await?.into_iter().map(Into::into).collect();
-    let (name, unit) = (spec.name.clone(), spec.unit.to_owned());
+    let name = spec.name.clone();
+    let unit = spec.unit.to_owned();
     Ok(Json(SeriesPointsView { name, unit, from, to, step_s: range.step(), points }))
 }
 

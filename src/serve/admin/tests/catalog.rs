@@ -21,7 +21,8 @@ async fn activities_list_running_boots_and_drains() {
         "the boot of 1970 is over"
     );
     let now = fixture.central.now();
-    let (mac, node) = (MacAddr([2, 0, 0, 0, 0, 8]), fixture.node);
+    let mac = MacAddr([2, 0, 0, 0, 0, 8]);
+    let node = fixture.node;
     let stored = fixture.central.store().commit(|tx| {
         tx.put_session(BootSession::open(BootSessionId([8; 12]), mac, Stage::Dhcp, now));
         tx.edit_node(node, |node| node.phase = Phase::Draining);
@@ -49,7 +50,8 @@ async fn activities_list_running_boots_and_drains() {
             .find(|activity| activity.kind == kind)
             .unwrap_or_else(|| panic!("{activities:?}"))
     };
-    let (drain, boot) = (of(ActivityKind::Drain), of(ActivityKind::Boot));
+    let drain = of(ActivityKind::Drain);
+    let boot = of(ActivityKind::Boot);
     assert_eq!((activities.len(), rest), (2, 0), "{activities:?}");
     assert_eq!(
         (drain.id.as_str(), drain.since, drain.state),

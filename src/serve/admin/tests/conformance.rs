@@ -198,7 +198,8 @@ async fn populate_rack(fixture: &Fixture) {
         });
         tx.put_history(node, History(vec![delivered(1), delivered(2)]));
         for (last, vm) in [(9, None), (10, Some(SystemUuid([7; 16])))] {
-            let (mac, address) = (MacAddr([2, 0, 0, 0, 0, last]), Ipv4Addr::new(10, 77, 0, last));
+            let mac = MacAddr([2, 0, 0, 0, 0, last]);
+            let address = Ipv4Addr::new(10, 77, 0, last);
             tx.put_lease(Lease { mac, address, expires_at: at(9_000), vm });
         }
         let (head, record) = rollout(node);

@@ -12,7 +12,8 @@ async fn read_until(
     let response = fixture.request("GET", path, "", headers).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
-    let (mut body, mut text) = (response.into_body(), String::new());
+    let mut body = response.into_body();
+    let mut text = String::new();
     while !text.contains(expected) {
         let frame =
             tokio::time::timeout(Duration::from_secs(60), body.frame()).await.expect("in time");

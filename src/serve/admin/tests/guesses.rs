@@ -32,7 +32,8 @@ async fn token_guesses_are_rate_limited_but_valid_tokens_are_not() {
         .create_api_token("ada".parse().expect("a name"), Role::Viewer, None, &context)
         .await;
     let token = made.expect("made").0;
-    let (api, shared) = (api(&fixture), [10, 78, 0, 2]);
+    let api = api(&fixture);
+    let shared = [10, 78, 0, 2];
     let guess = |n: u32| ["meshd_", &format!("{n:064x}")].concat();
     assert_eq!(status(&api, shared, None).await, 401);
     for n in 0..20 {

@@ -276,7 +276,8 @@ async fn orders_for_an_offline_node_are_refused_or_accepted_as_documented() {
 #[tokio::test]
 async fn node_is_not_given_a_reserved_name() {
     let fixture = Fixture::start().await;
-    let (path, own) = (format!("/v1/nodes/{}/rename", fixture.node), fixture.node.to_string());
+    let path = format!("/v1/nodes/{}/rename", fixture.node);
+    let own = fixture.node.to_string();
     for name in
         ["localhost", "ip6-loopback", "2130706433", "0x7f000001", "0123abcd", "node-0123abcd"]
     {
@@ -300,7 +301,8 @@ async fn node_is_not_given_a_reserved_name() {
 #[tokio::test]
 async fn events_of_orders_nodes_and_timers_have_reason_and_correlation_id() {
     let fixture = Fixture::start().await;
-    let (node, session) = (fixture.node, BootSessionId([7; 12]));
+    let node = fixture.node;
+    let session = BootSessionId([7; 12]);
     let stored = fixture.central.store().commit(|tx| {
         for (actor, from, to) in [
             (Actor::Node, Phase::Degraded, Phase::Online),

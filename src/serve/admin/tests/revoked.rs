@@ -53,9 +53,10 @@ impl TokenClient {
         let permit = ConnectionLimiter::new("test", 8).enter(Source::Address(from)).await;
         let mut origin = Extensions::new();
         origin.insert(From(from));
-        let (router, connection) =
-            (router::router(fixture.api_state()), AdminConnection::new(permit));
-        let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
+        let router = router::router(fixture.api_state());
+        let connection = AdminConnection::new(permit);
+        let central = fixture.central.clone();
+        let stop = fixture.stop.clone();
         let served =
             tokio::spawn(serve_connection(end, router, origin, connection.clone(), central, stop));
         let head =
@@ -118,7 +119,8 @@ async fn unread_console_ends_when_token_is_revoked() {
     let caller = Caller::with(made.expect("made").1);
     let ((show, output), (input, mut typing)) = (mpsc::channel(4), mpsc::channel(4));
     let session = Arc::new(Mutex::new(Some(ConsoleSession { output, input })));
-    let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
+    let central = fixture.central.clone();
+    let stop = fixture.stop.clone();
     let console = get(async move |upgrade: WebSocketUpgrade| {
         let session = session.lock().expect("not poisoned").take().expect("once");
         upgrade.on_upgrade(async move |socket| {

@@ -17,8 +17,10 @@ use meshd_types::{Digest, SystemUuid};
 #[tokio::test]
 async fn fetch_of_volumes_is_in_the_list_and_in_the_view_of_a_vm() {
     let fixture = Fixture::start().await;
-    let (central, node) = (&fixture.central, fixture.node);
-    let (uuid, key) = (SystemUuid([7; 16]), Digest([9; 32]));
+    let central = &fixture.central;
+    let node = fixture.node;
+    let uuid = SystemUuid([7; 16]);
+    let key = Digest([9; 32]);
     let stored = central.store().commit(|tx| {
         tx.edit_node(node, |node| {
             node.phase = Phase::Booting;

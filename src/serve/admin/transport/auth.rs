@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn failures_are_counted_per_address_and_window_in_bounded_table() {
-        let (failures, now) = (Failures::default(), Instant::now());
+        let failures = Failures::default();
+        let now = Instant::now();
         let at = |n: u32| IpAddr::from(n.to_be_bytes());
         for _ in 0..MAX_FAILURES {
             assert!(!failures.are_too_many(at(1), now));

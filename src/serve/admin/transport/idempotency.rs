@@ -45,7 +45,8 @@ pub(crate) async fn execute_once(
         .get::<Caller>()
         .map_or_else(|| context.principal.to_string(), Caller::identity);
     let slot = Digest::of_fields([caller.as_bytes(), key.as_bytes()]);
-    let (method, uri) = (parts.method.as_str(), parts.uri.to_string());
+    let method = parts.method.as_str();
+    let uri = parts.uri.to_string();
     let request = Digest::of_fields([method.as_bytes(), uri.as_bytes(), &bytes]);
     let _running = match state.central.admin.reserve_idempotency_key(slot, request).await {
         Ok(KeyUse::New(running)) => running,

@@ -58,7 +58,8 @@ fn open(api: Router, tasks: &TaskTracker, request: Request<()>, mut origin: Exte
 }
 
 fn failure(message: &str) -> ErrorView {
-    let (code, hint) = ("no_socket".to_owned(), "look at the log of meshd".to_owned());
+    let code = "no_socket".to_owned();
+    let hint = "look at the log of meshd".to_owned();
     ErrorView { code, message: message.to_owned(), hint, correlation_id: String::new() }
 }
 

@@ -65,7 +65,8 @@ mod tests {
     fn tftp_request_flood_of_a_nic_is_limited_and_others_are_not() {
         let now = Instant::now();
         let mut rate = SourceRate::new(now);
-        let (nic, router) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+        let nic = MacAddr([2, 0, 0, 0, 0, 1]);
+        let router = MacAddr([2, 0, 0, 0, 0, 2]);
         assert_eq!(admitted(&mut rate, now, nic, false), 1000);
         assert_eq!(admitted(&mut rate, now, router, true), 8000);
         let next = now + INTERVAL;

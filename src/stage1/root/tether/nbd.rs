@@ -59,8 +59,10 @@ pub fn parse_request(bytes: &[u8; REQUEST]) -> Result<NbdRequest, NbdError> {
     let handle = Handle(field(bytes, 8));
     match u16::from_be_bytes(field(bytes, 6)) {
         READ => {
-            let (offset, length) = (field(bytes, 16), field(bytes, 24));
-            let (offset, length) = (u64::from_be_bytes(offset), u32::from_be_bytes(length));
+            let offset = field(bytes, 16);
+            let length = field(bytes, 24);
+            let offset = u64::from_be_bytes(offset);
+            let length = u32::from_be_bytes(length);
             Ok(NbdRequest::Read { handle, offset, length })
         }
         DISCONNECT => Ok(NbdRequest::Disconnect),

@@ -95,8 +95,10 @@ mod tests {
 
     #[test]
     fn reads_are_answered_in_order_and_a_failed_one_ends_nothing() {
-        let (first, wrong) = (request(0, 4096, 8192), request(0, 200 * 4096, 4096));
-        let (trim, huge) = (request(4, 0, 4096), request(0, 0, MAX_READ + 1));
+        let first = request(0, 4096, 8192);
+        let wrong = request(0, 200 * 4096, 4096);
+        let trim = request(4, 0, 4096);
+        let huge = request(0, 0, MAX_READ + 1);
         let (answers, failures, is_well) = answered(&[first.clone(), wrong, trim, huge, first]);
         let read = [reply_with(0), good()[4096..3 * 4096].to_vec()].concat();
         let expected = [read.clone(), reply_with(5), reply_with(22), reply_with(22), read];

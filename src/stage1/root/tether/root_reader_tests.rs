@@ -23,7 +23,9 @@ pub struct Rack {
 impl Rack {
     fn of(files: Vec<Vec<u8>>) -> Self {
         let down_until = vec![Duration::ZERO; files.len()];
-        let (requests, failed, recovered) = (Vec::new(), Vec::new(), Vec::new());
+        let requests = Vec::new();
+        let failed = Vec::new();
+        let recovered = Vec::new();
         Rack { files, down_until, now: Duration::ZERO, requests, failed, recovered }
     }
 }
@@ -148,7 +150,8 @@ fn wrong_tree_is_replaced_and_refused_if_all_are_wrong() {
 fn bytes_around_the_tree_are_zero() {
     let (file, mut verity) = sample::root(BLOCKS);
     let data = index(BLOCKS * 4096);
-    let (gap, end) = (vec![1; 4096], vec![2; 8192]);
+    let gap = vec![1; 4096];
+    let end = vec![2; 8192];
     let whole = [&file[..data], &gap, &file[data..], &end].concat();
     verity.hash_block += 1;
     let image = image(&whole, verity, 1);

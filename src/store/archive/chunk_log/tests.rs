@@ -16,7 +16,8 @@ fn outputs(dir: &Path) -> Outputs {
 }
 
 fn piece(at: u64, bytes: &[u8]) -> LogLine<Stream> {
-    let (when, node) = (Timestamp::EPOCH, node());
+    let when = Timestamp::EPOCH;
+    let node = node();
     LogLine { when, node, stream: Stream::Out, at, data: Piece::from_bytes(bytes.to_vec()) }
 }
 
@@ -25,7 +26,9 @@ fn node() -> NodeId {
 }
 
 fn all(outputs: &Outputs) -> (Vec<LogLine<Stream>>, u64) {
-    let (mut lines, mut dropped, mut from) = (Vec::new(), 0, 0);
+    let mut lines = Vec::new();
+    let mut dropped = 0;
+    let mut from = 0;
     loop {
         let chunk = outputs.read(KEY, from).expect("readable");
         if chunk.lines.is_empty() {
@@ -43,7 +46,8 @@ fn all(outputs: &Outputs) -> (Vec<LogLine<Stream>>, u64) {
 fn output_keeps_beginning_and_end_and_reports_the_gap() {
     let dir = tempfile::tempdir().expect("a folder");
     let outputs = self::outputs(dir.path());
-    let (mut at, block) = (0, vec![b'x'; 8_000]);
+    let mut at = 0;
+    let block = vec![b'x'; 8_000];
     for _ in 0..100 {
         at = outputs.append(KEY, piece(at, &block)).expect("kept");
     }
@@ -72,7 +76,8 @@ fn output_keeps_beginning_and_end_and_reports_the_gap() {
 /// Stores a line of one node, then a flood of another one.
 fn flood(outputs: &Outputs) {
     let other = LogLine { node: "00000002".parse().expect("a node ID"), ..piece(0, b"good") };
-    let (mut at, block) = (0, vec![b'x'; 8_000]);
+    let mut at = 0;
+    let block = vec![b'x'; 8_000];
     for number in 0..100 {
         at = outputs.append(KEY, piece(at, &block)).expect("kept");
         if number == 20 {

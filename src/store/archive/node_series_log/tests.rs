@@ -230,7 +230,9 @@ fn day_of_10000_noisy_nodes_fits_into_the_budget() {
     let nodes: Vec<NodeId> = (0..count).map(node).collect();
     let folder = tempfile::tempdir().unwrap();
     let log = open(&folder);
-    let (mut minute_time, mut hour_time, mut hour) = (Duration::ZERO, Duration::ZERO, 0);
+    let mut minute_time = Duration::ZERO;
+    let mut hour_time = Duration::ZERO;
+    let mut hour = 0;
     let length = |folder: &str, number: u64| {
         fs::metadata(log.path(folder, number)).map(|file| file.len()).unwrap()
     };

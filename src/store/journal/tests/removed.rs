@@ -25,7 +25,8 @@ fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
             Some(bytes) => fs::write(&marker_path, bytes).expect("written"),
             None => fs::remove_file(&marker_path).expect("removed"),
         }
-        let (files_before, error) = (files_of(dir.path()), refused(dir.path()));
+        let files_before = files_of(dir.path());
+        let error = refused(dir.path());
         assert!(error.message().contains("acknowledged changes may be missing"), "{error}");
         assert!(error.hint().unwrap().contains("accept-without-marker"), "{error:?}");
         assert_eq!(files_of(dir.path()), files_before, "nothing was changed");

@@ -38,7 +38,8 @@ pub(super) async fn load(
         vms = vms.with("node", node.target.id);
         tasks = tasks.with("node", node.target.id);
     }
-    let (mut vms, mut tasks) = (client.get(vms).await?, client.get(tasks).await?);
+    let mut vms = client.get(vms).await?;
+    let mut tasks = client.get(tasks).await?;
     vms.retain(|vm| vm.node.is_some_and(is_chosen));
     tasks.retain(|task| task.nodes.iter().any(|member| member.claimed && is_chosen(member.node)));
     Ok(BlastRadius { vms, tasks })

@@ -120,7 +120,8 @@ pub(super) fn boot_once(fields: &Fields) -> BootOnce {
 
 /// Parses `rack=a spare-` into the JSON of the API. The API checks keys and values.
 pub(in crate::screens) fn labels(text: &str) -> Value {
-    let (mut set, mut unset) = (serde_json::Map::new(), Vec::new());
+    let mut set = serde_json::Map::new();
+    let mut unset = Vec::new();
     for word in text.split_whitespace() {
         match (word.split_once('='), word.strip_suffix('-')) {
             (Some((key, value)), _) => drop(set.insert(key.to_owned(), json!(value))),

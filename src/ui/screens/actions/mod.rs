@@ -121,7 +121,8 @@ pub(super) fn force_box() -> Markup {
 }
 
 pub(super) fn notes(fields: &Fields) -> OrderNotes {
-    let (reason, key) = (fields.text("reason").to_owned(), fields.text("key").to_owned());
+    let reason = fields.text("reason").to_owned();
+    let key = fields.text("key").to_owned();
     OrderNotes { reason, force: fields.is_ticked("force"), key }
 }
 

@@ -26,7 +26,8 @@ fn order_of(node: &str, verb: &str, fields: &Fields) -> Result<UntypedPost, ApiE
         "boot-once" => api::SET_NODE_BOOT_ONCE.path([&node]).with_body(&once(fields)),
         "accept-nic" => {
             let mac = fields.text("mac").parse().map_err(|_| {
-                let (message, hint) = ("invalid MAC address", "write it like 52:54:00:12:34:56");
+                let message = "invalid MAC address";
+                let hint = "write it like 52:54:00:12:34:56";
                 ApiError::bad_request(message, hint)
             })?;
             api::ACCEPT_NODE_NIC.path([&node]).with_body(&AcceptNic { mac })

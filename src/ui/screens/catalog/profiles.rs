@@ -123,7 +123,8 @@ pub(crate) async fn profile_diff(
     Query(query): Query<Fields>,
     headers: HeaderMap,
 ) -> Answer {
-    let (from, to) = (query.text("from"), query.text("to"));
+    let from = query.text("from");
+    let to = query.text("to");
     let path = api::COMPARE_PROFILE_REVISIONS.path([&name]).with("from", from).with("to", to);
     let found = client.get(path).await;
     let RevisionDiffView { diff } = found.map_err(|error| client.failed(&error))?;

@@ -139,7 +139,8 @@ fn check(
     if nodes.len() > MAX_MACHINES {
         fault(format!("the form has {} machines", nodes.len()), "choose at most 100 machines");
     }
-    let (mut names, mut renames) = (BTreeSet::new(), Vec::new());
+    let mut names = BTreeSet::new();
+    let mut renames = Vec::new();
     for node in nodes {
         let id = node.target.id;
         let Some(now) = inventory.node(id) else {

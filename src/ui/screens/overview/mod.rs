@@ -52,7 +52,8 @@ pub(crate) async fn page(
         client.lines(events),
         day_plots(&client),
     );
-    let (status, boots) = (status.map_err(failed)?, boots.map_err(failed)?);
+    let status = status.map_err(failed)?;
+    let boots = boots.map_err(failed)?;
     let nodes: Vec<WallNode> = nodes.map_err(failed)?;
     let events = events.map_err(failed)?.rows;
     let names = NodeNames::new(nodes.iter().map(|node| (node.id, node.name.clone())));

@@ -53,7 +53,8 @@ pub fn image(dir: &Path) -> PathBuf {
     ] {
         disk[at..at + bytes.len()].copy_from_slice(bytes);
     }
-    let (raw, image) = (dir.join("guest.raw"), dir.join("e2e-guest.qcow2"));
+    let raw = dir.join("guest.raw");
+    let image = dir.join("e2e-guest.qcow2");
     fs::write(&raw, disk).expect("written");
     let made = Command::new("qemu-img")
         .args(["convert", "-f", "raw", "-O", "qcow2"])
@@ -76,8 +77,8 @@ impl Operator {
         command.arg("--site").arg(site).args(["vm", "console", "one"]);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
-        let (mut shown, received) =
-            (child.stdout.take().expect("piped"), Arc::<Mutex<String>>::default());
+        let mut shown = child.stdout.take().expect("piped");
+        let received = Arc::<Mutex<String>>::default();
         let expect_text = received.clone();
         thread::spawn(move || {
             let mut bytes = [0; 256];

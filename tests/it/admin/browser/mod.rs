@@ -32,7 +32,8 @@ fn rack() -> World {
             .unwrap()
             .iter()
             .find(|node| node["name"].as_str().unwrap().starts_with("node-"));
-        let (id, name) = (new.unwrap()["id"].as_str().unwrap().to_owned(), format!("gpu-{number}"));
+        let id = new.unwrap()["id"].as_str().unwrap().to_owned();
+        let name = format!("gpu-{number}");
         assert!(world.meshd(&["node", "rename", &id, &name]).status.success());
         assert!(world.meshd(&["node", "approve", &name]).status.success());
         drop(script);

@@ -29,7 +29,8 @@ const SCREEN: u64 = 900;
 const MOST_BYTES: u64 = 300_000;
 
 fn answer(nodes: &[Value], request: &Request) -> Response {
-    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+    let path = request.uri().path();
+    let query = request.uri().query().unwrap_or_default();
     if let Some((answer, total)) = rack_data::answer(nodes, path, query) {
         return ([("x-total-count", total.to_string())], Json(answer)).into_response();
     }
@@ -46,7 +47,8 @@ async fn serve(count: usize) -> String {
     let api = Router::new().fallback(async move |request: Request| answer(&nodes, &request));
     let (code, secret) = LinkCode::new([7; 32]);
     let open_socket: OpenSocket = Arc::new(|_, _| {
-        let (code, message) = ("no_console".to_owned(), "there is no console".to_owned());
+        let code = "no_console".to_owned();
+        let message = "there is no console".to_owned();
         let view = ErrorView { code, message, hint: String::new(), correlation_id: String::new() };
         Box::pin(async move { Err((StatusCode::NOT_FOUND, view)) })
     });

@@ -174,7 +174,8 @@ fn scripts(machine: &PxeNode<'_>, entry: &str, proxy: bool) -> BTreeMap<&'static
         .split_whitespace()
         .find(|word| word.contains("/boot/script?"))
         .expect("it asks for a script");
-    let (mac, uuid) = (machine.mac.to_string(), machine.uuid.to_string());
+    let mac = machine.mac.to_string();
+    let uuid = machine.uuid.to_string();
     let mut scripts = BTreeMap::new();
     for build in BUILDS {
         // Each boot begins with DHCP.

@@ -94,7 +94,8 @@ async fn denied_uuid_gives_both_machines_new_ids_and_keeps_node_state() {
 
     first.power_off().await;
     first.boot(Stage::Online).await;
-    let (new, node) = (first.id(), rig.node(first.id()));
+    let new = first.id();
+    let node = rig.node(first.id());
     assert_ne!(new, old);
     assert_eq!(
         (node.phase, node.basis.to_string()),
@@ -134,7 +135,8 @@ async fn new_nic_keeps_node_id_and_profile_and_old_nic_as_alias() {
     let mut machine = Machine::new(&rig, 1);
     machine.facts.system.board_serial = "B-1".to_owned();
     machine.boot(Stage::Online).await;
-    let (id, old) = (machine.id(), machine.mac);
+    let id = machine.id();
+    let old = machine.mac;
     rig.central
         .nodes
         .assign_profile(id, "compute".parse().unwrap(), &ordered(Verb::AssignProfile))
@@ -242,11 +244,13 @@ async fn node_in_maintenance_is_not_taken_over_during_short_link_loss() {
 async fn nic_moved_to_another_machine_belongs_to_that_node_only() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let (mut one, mut two) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut one = Machine::new(&rig, 1);
+    let mut two = Machine::new(&rig, 2);
     two.answers = true;
     one.boot(Stage::Online).await;
     two.boot(Stage::Online).await;
-    let (first, second) = (one.id(), two.id());
+    let first = one.id();
+    let second = two.id();
     one.power_off().await;
     one.mac = two.mac;
     one.address = two.address;
@@ -320,7 +324,8 @@ async fn id5_accepted_nic_boots_the_node_that_nothing_else_identifies() {
     let mut machine = no_serial(&rig, 1);
     machine.answers = true;
     machine.boot(Stage::Online).await;
-    let (id, new) = (machine.id(), MacAddr([0x52, 0x54, 0, 0, 0, 9]));
+    let id = machine.id();
+    let new = MacAddr([0x52, 0x54, 0, 0, 0, 9]);
     let accept = async |mac| rig.central.nodes.accept_nic(id, mac, &ordered(Verb::AcceptNic)).await;
     let refused = accept(new).await.expect_err("the node runs, so this is another machine");
     assert!(refused.to_string().contains("still answers"), "{refused}");

@@ -33,8 +33,10 @@ struct Server {
 impl Server {
     fn start(world: &World) -> Self {
         let socket = world.central.inside(listener).unwrap();
-        let (does, is_over) = (Arc::new(AtomicU32::new(SILENT)), Arc::new(AtomicBool::new(false)));
-        let (doing, over) = (does.clone(), is_over.clone());
+        let does = Arc::new(AtomicU32::new(SILENT));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let doing = does.clone();
+        let over = is_over.clone();
         let thread = std::thread::spawn(move || {
             let mut packet = [0; 2048];
             while !over.load(Ordering::Relaxed) {

@@ -26,7 +26,8 @@ async fn checks_of_an_earlier_boot_do_not_make_a_node_ready() {
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Link).await;
-    let (id, first) = (machine.id(), machine.session());
+    let id = machine.id();
+    let first = machine.session();
     assert_eq!(
         rig.node(id).unproven().as_deref().map(|why| why.contains("have not run")),
         Some(true)
@@ -63,7 +64,8 @@ async fn node_doctor_returns_only_checks_run_after_the_request() {
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
-    let (id, by) = (machine.id(), ordered(Verb::Doctor));
+    let id = machine.id();
+    let by = ordered(Verb::Doctor);
     let mut check_requests = machine.check_requests.take().expect("a link");
     let link = machine.link.expect("a link");
     let (report_or_error, answer) = tokio::join!(rig.central.links.node_doctor(id, &by), async {

@@ -21,7 +21,8 @@ async fn certificate_renewed_over_a_link_keeps_it_and_voids_the_old_one() {
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
-    let (id, link) = (machine.id(), machine.link.expect("a link"));
+    let id = machine.id();
+    let link = machine.link.expect("a link");
     let old = rig.node(id).certificates.last().cloned().expect("a certificate");
     let reply = rig.central.agents.link_message(link, renewal()).await;
     assert!(matches!(reply, Ok(Some(FromCentral::Certificate(_)))), "{reply:?}");

@@ -268,7 +268,10 @@ impl<'a> Machine<'a> {
 
     /// What a client is answered who asks for the script of this machine.
     pub async fn script_for(&self, client: impl Into<LanClient>) -> String {
-        let (mac, uuid, serial, board) = (self.mac, self.uuid, &self.serial, &self.board);
+        let mac = self.mac;
+        let uuid = self.uuid;
+        let serial = &self.serial;
+        let board = &self.board;
         let query = format!(
             "mac={mac}&uuid={uuid}&serial={serial}&board_serial={board}&manufacturer=QEMU&product=world&arch=x86_64"
         );
@@ -339,7 +342,8 @@ impl<'a> Machine<'a> {
     pub async fn link_up(&mut self) {
         let node = self.id();
         let newest = self.rig.node(node).certificates.last().cloned().expect("a certificate");
-        let (serial, key) = (newest.serial, newest.key);
+        let serial = newest.serial;
+        let key = newest.key;
         let peer = Peer { node, serial, key, expired: false };
         // A boot that waits for its script is not that of the running agent.
         let session = self.rig.node(node).boot.expect("a boot");

@@ -245,7 +245,8 @@ async fn agent_with_expired_certificate_renews_and_links() {
 
 #[tokio::test]
 async fn agent_refuses_central_node_of_another_authority() {
-    let (ours, theirs) = (Fake::start().await, Fake::start().await);
+    let ours = Fake::start().await;
+    let theirs = Fake::start().await;
     let token = ours.mint(Duration::from_secs(900));
     let mut machine = Machine::new(&ours, &ours.ca_pem, Some(token.clone()));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -169,7 +169,8 @@ impl AgentBackend for Central {
         _: LanClient,
     ) -> Result<PendingReplies, AgentApiError> {
         self.see(Seen::Waits(hello.node));
-        let (central, approved) = (Arc::clone(&self.authority), self.approved.subscribe());
+        let central = Arc::clone(&self.authority);
+        let approved = self.approved.subscribe();
         let waiting = Waiting { central, hello, approved, told: false, now: self.now() };
         let next = |mut waiting: Waiting| async move {
             let reply = waiting.next().await;
@@ -410,7 +411,8 @@ impl Node {
     }
 
     pub async fn hello(&mut self, node: &str) {
-        let (node, session) = (node.parse().expect("a node ID"), BootSessionId([1; 12]));
+        let node = node.parse().expect("a node ID");
+        let session = BootSessionId([1; 12]);
         self.say(&FromAgent::Hello(Box::new(Hello {
             version: VERSION,
             node,

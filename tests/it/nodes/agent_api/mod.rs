@@ -73,7 +73,8 @@ fn enrol(node: &str, session: &str, token: &str, csr_pem: &str) -> String {
 #[tokio::test]
 async fn token_failures_all_return_401_with_one_body() {
     let fake = Fake::start().await;
-    let (session, csr) = ("01".repeat(12), fake::csr(&fake::key()));
+    let session = "01".repeat(12);
+    let csr = fake::csr(&fake::key());
     let good = fake.mint(Duration::from_secs(900));
     let expired = fake.mint(Duration::ZERO);
     fake.advance(Duration::from_secs(1));
@@ -288,7 +289,8 @@ async fn waiting_node_is_served_despite_idle_connections() {
         let (mut socket, _) = tokio_tungstenite::client_async(url, stream)
             .await
             .map_err(|error| error.to_string())?;
-        let (version, session) = (meshd_proto::VERSION, BootSessionId([1; 12]));
+        let version = meshd_proto::VERSION;
+        let session = BootSessionId([1; 12]);
         let csr_pem = fake::csr(&fake::key());
         let hello = PendingHello {
             version,

@@ -7,8 +7,8 @@ use std::{fs, io::Write as _, net::UdpSocket};
 
 fn logs(world: &World, arguments: &[&str]) -> String {
     let output = world.meshd(&[&["node", "logs"], arguments].concat());
-    let (text, message) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{message}");
     text.into_owned()
 }
@@ -59,7 +59,8 @@ fn system_log_is_stored_whole_sanitized_and_survives_a_kill() {
 #[test]
 fn boot_failure_reason_is_accepted_only_from_the_booting_machine() {
     let world = World::new("auto");
-    let (machine, other) = (PxeNode::new(&world, 1), PxeNode::new(&world, 2));
+    let machine = PxeNode::new(&world, 1);
+    let other = PxeNode::new(&world, 2);
     machine.boot();
     let session = world.events("boot_started")[0]["session"].as_str().unwrap().to_owned();
     other.dhcp(crate::world::dhcp::As::Firmware(0));
@@ -101,7 +102,8 @@ fn kernel_message_by_udp_is_in_the_log_of_its_machine_once() {
     let mut world = World::prepared("auto");
     world.edit_site("[boot]", "[boot]\nnetconsole_port = 6666");
     world.start();
-    let (machine, stranger) = (PxeNode::new(&world, 1), PxeNode::new(&world, 2));
+    let machine = PxeNode::new(&world, 1);
+    let stranger = PxeNode::new(&world, 2);
     let script = machine.ipxe().unwrap();
     assert!(script.0.contains(" meshd.netconsole=6666"), "{}", script.0);
     stranger.dhcp(crate::world::dhcp::As::Firmware(0));

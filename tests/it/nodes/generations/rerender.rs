@@ -18,7 +18,8 @@ async fn counted(rig: &Rig, nodes: &[NodeId]) -> [u64; 2] {
 async fn overlay_edit_rerenders_only_nodes_that_use_the_overlay() {
     let world = world();
     let rig = Rig::new(&world);
-    let (mut plain, mut grouped) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut plain = Machine::new(&rig, 1);
+    let mut grouped = Machine::new(&rig, 2);
     let nodes = [plain.uuid, grouped.uuid].map(|uuid| Basis::Uuid(uuid).node_id());
     let group = format!(
         "[groups.pair]\nnodes = [\"{}\"]\noverlays = [\"motd\"]\n[profiles.compute]",

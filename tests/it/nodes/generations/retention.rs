@@ -30,7 +30,8 @@ fn blob(world: &World, bytes: &[u8]) -> Blob {
 pub fn build(shelf: &VersionFolder, number: u64, version: &Digest, manifest: &[u8]) {
     fs::create_dir_all(shelf.moves_dir()).unwrap();
     fs::write(shelf.version_path(version), manifest).unwrap();
-    let (target, current) = (shelf.move_target(number, version), shelf.current_path());
+    let target = shelf.move_target(number, version);
+    let current = shelf.current_path();
     let root = current.parent().unwrap();
     let _ = fs::remove_file(root.join(&target));
     symlink(format!("../{version}.json"), root.join(&target)).unwrap();
@@ -41,7 +42,9 @@ pub fn build(shelf: &VersionFolder, number: u64, version: &Digest, manifest: &[u
 fn bundle(world: &World, number: u64) -> Digest {
     let name: BundleName = "tools".parse().unwrap();
     let layer = blob(world, format!("hsqs layer {number}").as_bytes());
-    let (programs, packages, recipe) = (Vec::new(), BTreeMap::new(), Digest::of(b"recipe"));
+    let programs = Vec::new();
+    let packages = BTreeMap::new();
+    let recipe = Digest::of(b"recipe");
     let built_at = Timestamp::from_millis(i64::try_from(number).unwrap());
     let shelf = VersionFolder::bundle(&blobs(world), &name);
     let manifest = BundleManifest {
@@ -92,7 +95,8 @@ fn rolled_back_profile_retains_its_image_and_bundles() {
         "overlays = [\"base\", \"agent\"]",
         "overlays = [\"base\", \"agent\"]\nbundles = [\"tools\"]",
     );
-    let (first, layer) = (image(&world, 1), bundle(&world, 1));
+    let first = image(&world, 1);
+    let layer = bundle(&world, 1);
     world.start();
     let revisions = || {
         world.json(&["profile", "history", "discovery", "-o", "json"]).as_array().cloned().unwrap()

@@ -151,7 +151,8 @@ async fn replacement_hardware_takes_over_profile_and_reservation() {
     );
     std::fs::write(world.path("site.toml"), site + more.as_str()).unwrap();
     let rig = Rig::new(&world);
-    let (mut old, mut new) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut old = Machine::new(&rig, 1);
+    let mut new = Machine::new(&rig, 2);
     old.answers = true;
     old.boot_approved(Stage::Online).await;
     assert_eq!(old.id(), old_id);

@@ -19,7 +19,8 @@ async fn matching_rule_approves_machine_and_others_wait() {
         "[[enroll.rule]]\nname = \"bought\"\nserials = [\"sn-1\"]\nsegments = [\"br0\"]\nprofile = \"compute\"\n",
     );
     let rig = Rig::new(&world);
-    let (mut fits, mut other) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut fits = Machine::new(&rig, 1);
+    let mut other = Machine::new(&rig, 2);
     fits.boot(Stage::Online).await;
     let node = rig.node(fits.id());
     assert_eq!(node.phase, Phase::Online);
@@ -47,7 +48,8 @@ async fn matching_rule_approves_machine_and_others_wait() {
 async fn rule_does_not_approve_rejected_or_quarantined_machine() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
-    let (mut turned_away, mut quarantined) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let mut turned_away = Machine::new(&rig, 1);
+    let mut quarantined = Machine::new(&rig, 2);
     turned_away.boot(Stage::Script).await;
     quarantined.boot(Stage::Script).await;
     rig.central.nodes.reject(turned_away.id(), &ordered(Verb::Reject)).await.unwrap();
@@ -112,7 +114,8 @@ async fn rule_gives_labels_and_numbered_names_that_no_other_node_has() {
     let world = World::prepared("approve");
     let mut rig = Rig::new(&world);
     let (one, two) = {
-        let (mut one, mut two) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+        let mut one = Machine::new(&rig, 1);
+        let mut two = Machine::new(&rig, 2);
         one.boot(Stage::Script).await;
         two.boot(Stage::Script).await;
         (one.id(), two.id())
@@ -131,10 +134,12 @@ async fn rule_gives_labels_and_numbered_names_that_no_other_node_has() {
         name: "gpua-003".to_owned(),
         ..Default::default()
     }];
-    let (options, import) = (Default::default(), ordered(Verb::MachineImport));
+    let options = Default::default();
+    let import = ordered(Verb::MachineImport);
     rig.central.nodes.import_machines(&rows, options, &import).await.unwrap();
     rig.central.nodes.rename(one, "login1", &ordered(Verb::Rename)).await.unwrap();
-    let (first, second) = (rig.node(one).name, rig.node(two).name);
+    let first = rig.node(one).name;
+    let second = rig.node(two).name;
     rig = rig.restarted(&world);
     assert_eq!((rig.node(one).name, rig.node(two).name), (first, second.clone()));
     let free = if second == "gpua-001" { "gpua-002" } else { "gpua-001" };

@@ -77,7 +77,8 @@ fn console_of_a_booting_machine_is_logged_and_an_operator_takes_it_over() {
     let bench = Bench::new(&world);
     world.edit_site("[defaults]", &bench.sections("ipmi", ""));
     world.start();
-    let (device, pipe) = (bench.0.join("device"), bench.0.join("pipe"));
+    let device = bench.0.join("device");
+    let pipe = bench.0.join("pipe");
     let mut port = Command::new("python3");
     port.args(["-c", SHOWING_PORT]).arg(&device).arg(&pipe).stdin(Stdio::null());
     let _port = Ended(port.spawn().unwrap());

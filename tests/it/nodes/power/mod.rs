@@ -408,7 +408,8 @@ fn silent_machine_is_fenced_at_once_if_its_bmc_reports_it_off() {
     let overlay = machine.boot();
     let mut agent = machine.start_agent(&overlay);
     let node = world.wait_for_phase("online");
-    let (id, name) = (node["id"].as_str().unwrap(), node["name"].as_str().unwrap());
+    let id = node["id"].as_str().unwrap();
+    let name = node["name"].as_str().unwrap();
     let power = format!("power-{}", machine.mac);
     bench.write(&power, "on\n");
     let powered = world.meshd(&["node", "power", "on", id]);

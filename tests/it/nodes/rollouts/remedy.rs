@@ -8,7 +8,8 @@ use std::fs;
 /// The site with a gate that refuses as soon as the file `verdict` exists. It notes its node in the
 /// file `gated` first.
 fn refusing_gate(world: &World) {
-    let (gated, verdict) = (world.path("gated"), world.path("verdict"));
+    let gated = world.path("gated");
+    let verdict = world.path("verdict");
     let script = format!(
         "echo $MESHD_NAME > '{}'; while [ ! -e '{}' ]; do sleep 0.2; done; exit 1",
         gated.display(),

@@ -140,8 +140,11 @@ fn old_store_opens_and_answers_as_before() {
 #[test]
 fn old_backup_is_verified_and_restored() {
     let mut world = World::prepared("approve");
-    let (file, key) = (folder().join("rack.backup"), folder().join(KEY));
-    let (file, key, rack) = (file.to_str().unwrap(), key.to_str().unwrap(), world.path("rack"));
+    let file = folder().join("rack.backup");
+    let key = folder().join(KEY);
+    let file = file.to_str().unwrap();
+    let key = key.to_str().unwrap();
+    let rack = world.path("rack");
     let done = |args: &[&str]| {
         let output = world.meshd(args);
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -183,7 +186,8 @@ fn messages_of_the_previous_agent_are_read() {
     let messages = json(MESSAGES);
     let mut kinds = Vec::new();
     for message in messages.as_array().unwrap() {
-        let (who, message) = (message[0].as_str().unwrap(), &message[1]);
+        let who = message[0].as_str().unwrap();
+        let message = &message[1];
         let kind = message["kind"].as_str().unwrap_or("request");
         match (who, kind) {
             ("agent", "request") => is_read_as::<PendingHello>(message),

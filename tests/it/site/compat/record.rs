@@ -32,7 +32,8 @@ fn site() -> World {
 
 /// Something of everything that a store keeps.
 fn fill(rig: &Rig) {
-    let (world, node) = (&rig.world, |number: usize| rig.machines[number].id.as_str());
+    let world = &rig.world;
+    let node = |number: usize| rig.machines[number].id.as_str();
     let run = ["task", "run", "--group", "pair", "--launcher", "none"];
     for script in ["echo hello from $MESHD_RANK", "echo failed >&2; exit 3"] {
         world.meshd(&[&run[..], &["--", "/bin/sh", "-c", script]].concat());
@@ -195,7 +196,8 @@ fn recorded_files_are_complete() {
         assert!(!answer.is_empty(), "nothing is recorded for {question}");
     }
     fs::write(files.join(ANSWERS), serde_json::to_vec(&recorded).unwrap()).unwrap();
-    let (backup, key) = (files.join("rack.backup"), files.join(KEY));
+    let backup = files.join("rack.backup");
+    let key = files.join(KEY);
     let _ = fs::remove_file(&backup);
     fs::write(&key, "test passphrase, no secret\n").unwrap();
     done(

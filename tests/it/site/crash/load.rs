@@ -79,7 +79,8 @@ impl<'a> Load<'a> {
     fn ask_for_addresses(&self, mut dice: Dice) {
         while self.goes_on() {
             let number = u8::try_from(dice.below(CLIENTS)).unwrap();
-            let (mac, uuid) = (MacAddr([0x52, 0x54, 0, 2, 0, number]), SystemUuid([number; 16]));
+            let mac = MacAddr([0x52, 0x54, 0, 2, 0, number]);
+            let uuid = SystemUuid([number; 16]);
             match self.at(mac, || dhcp::attempt(&dhcp::client(), mac, uuid, As::Firmware(0))) {
                 Some(granted) => self.record.leased(granted.address, mac),
                 None => thread::park_timeout(BREATH),

@@ -87,7 +87,8 @@ fn acknowledged_changes_survive_kill_9_under_load() {
         site.replace("10.77.0.100-10.77.0.110", "10.77.0.10-10.77.0.250"),
     )
     .unwrap();
-    let (record, stop) = (Record::default(), AtomicBool::new(false));
+    let record = Record::default();
+    let stop = AtomicBool::new(false);
     let mut dice = Dice::new(seed);
     thread::scope(|scope| {
         // However this ends, also in a panic, the load ends with it.
@@ -134,7 +135,8 @@ fn store_that_lost_acknowledged_changes_is_detected() {
     let mut world = World::new("approve");
     PxeNode::new(&world, 1).power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().parse().unwrap();
-    let (admin, record) = (Admin::of(&world), Record::default());
+    let admin = Admin::of(&world);
+    let record = Record::default();
     admin.order(&format!("/v1/nodes/{id}/approve"), &json!({})).unwrap();
     record.approved(id);
     let set = |value| {
@@ -146,7 +148,8 @@ fn store_that_lost_acknowledged_changes_is_detected() {
     };
     set(1);
     world.kill();
-    let (store, before) = (world.path("state/store"), world.path("before"));
+    let store = world.path("state/store");
+    let before = world.path("before");
     fs::create_dir(&before).unwrap();
     let copy = |from: &Path, to: &Path| {
         for entry in fs::read_dir(from).unwrap().flatten() {

@@ -110,8 +110,10 @@ fn interrupted_build_leaves_no_program_and_no_folder() {
     let site = Site::new();
     site.is_interrupted(&["image", "build", "trial"]);
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/agent/x86_64/mesh-agent");
-    let (agent, dir) = (format!("agent.binary={}", agent.display()), site.path("lab"));
-    let (dir, blobs) = (dir.display().to_string(), site.path("blobs").display().to_string());
+    let agent = format!("agent.binary={}", agent.display());
+    let dir = site.path("lab");
+    let dir = dir.display().to_string();
+    let blobs = site.path("blobs").display().to_string();
     // Only the parent of the build receives the signal.
     site.is_interrupted(&["lab", "image", "--dir", &dir, "--blobs", &blobs, "--set", &agent]);
 }

@@ -64,7 +64,8 @@ impl Mirror {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/alpine", listener.local_addr().unwrap());
         let stop = Arc::new(AtomicBool::new(false));
-        let (root, ended) = (dir.path().join("www"), stop.clone());
+        let root = dir.path().join("www");
+        let ended = stop.clone();
         let thread = std::thread::spawn(move || serve(&listener, &root, &ended));
         Mirror { dir, url, stop, thread: Some(thread) }
     }
@@ -186,7 +187,8 @@ fn pack(dir: &Path) {
 }
 
 fn release(dir: &Path, kernel_release: &str, modules_release: &str) {
-    let (boot, out) = (dir.join("boot"), dir.join("www/alpine/v3.23/releases/x86_64"));
+    let boot = dir.join("boot");
+    let out = dir.join("www/alpine/v3.23/releases/x86_64");
     for folder in [&boot, &out] {
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder).unwrap();
@@ -271,7 +273,8 @@ fn repository(dir: &Path, name: &str, packages: &[Package]) {
         ],
         true,
     );
-    let (signed, signature) = (dir.join("signed"), dir.join("signature"));
+    let signed = dir.join("signed");
+    let signature = dir.join("signature");
     fs::write(&signed, &body).unwrap();
     // SHA-1, as Alpine's own builders still sign.
     run(Command::new("openssl")

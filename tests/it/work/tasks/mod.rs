@@ -249,7 +249,8 @@ fn loss_of_agent_or_node_fails_task_and_frees_other_nodes() {
     rig.kill_agent(1);
     rig.start_agent(1);
     let task = rig.until_state(&id, "failed");
-    let (node, cause) = (task["node"].as_str().unwrap(), task["cause"].as_str().unwrap());
+    let node = task["node"].as_str().unwrap();
+    let cause = task["cause"].as_str().unwrap();
     // The head may see it first: its Hydra misses the proxy.
     assert!(
         cause == "exited" || cause == "agent_restarted" && node == rig.machines[1].id,

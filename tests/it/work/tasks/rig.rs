@@ -356,7 +356,8 @@ impl Machine {
 /// machine by the node's ID.
 fn fresh_uuid() -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
-    let (run, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+    let run = std::process::id();
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
     format!("6a6f6273-0405-0607-0809-{:04x}{run:08x}", made % 0x10000)
 }
 

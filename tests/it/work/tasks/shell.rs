@@ -110,7 +110,8 @@ impl Terminal {
             let code = rest.as_deref().and_then(|rest| rest.split_once("]]")?.0.parse().ok());
             code.ok_or_else(|| tail(&received))
         });
-        let (before, after) = (&self.before, tcgetattr(&self.other).unwrap());
+        let before = &self.before;
+        let after = tcgetattr(&self.other).unwrap();
         let modes = |of: &Termios| (of.local_modes, of.input_modes, of.output_modes);
         assert_eq!(modes(before), modes(&after), "the terminal is restored");
         code

@@ -53,7 +53,8 @@ async fn vm_processes_have_their_own_user_and_no_capabilities() {
         assert_eq!(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim(), "500");
     }
     for file in fs::read_dir(node.files(spec.uuid)).unwrap().flatten() {
-        let (found, name) = (file.metadata().unwrap(), file.file_name());
+        let found = file.metadata().unwrap();
+        let name = file.file_name();
         // A link has all rights, and gives none.
         let is_open = found.mode() & 0o077 != 0
             && !found.file_type().is_dir()

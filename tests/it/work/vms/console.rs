@@ -29,7 +29,8 @@ impl Console {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let (keys, mut shown) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let keys = child.stdin.take().unwrap();
+        let mut shown = child.stdout.take().unwrap();
         let received = Arc::<Mutex<Vec<u8>>>::default();
         let writer = received.clone();
         let reader = thread::spawn(move || {

@@ -100,7 +100,8 @@ async fn slow_console_reader_blocks_no_other_and_learns_its_loss() {
     let mut vms = node.agent();
     vms.start(&spec, 1).unwrap();
     let mut slow = vms.console(spec.uuid).unwrap().subscribe();
-    let (keys, log) = (8, node.files(spec.uuid).join("console.log"));
+    let keys = 8;
+    let log = node.files(spec.uuid).join("console.log");
     for key in 1..=keys {
         let mut quick = vms.console(spec.uuid).unwrap().subscribe();
         until(&mut quick, &last(key)).await;

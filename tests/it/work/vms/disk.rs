@@ -59,7 +59,8 @@ impl Drop for Loop {
 
 /// The node's only disk.
 fn lay(node: &Node) -> Loop {
-    let (root, real) = (node.path().join("root"), Loop::new(&node.path().join("disk.img")));
+    let root = node.path().join("root");
+    let real = Loop::new(&node.path().join("disk.img"));
     fs::remove_file(root.join("sys")).unwrap();
     let folder = root.join("sys/block/vdz");
     fs::create_dir_all(&folder).unwrap();

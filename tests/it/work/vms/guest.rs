@@ -183,7 +183,8 @@ impl Node {
 
     /// Puts a guest's disk where volumes lie, as qcow2, and names it.
     pub fn image(&self, guest: Guest) -> Digest {
-        let (raw, image) = (self.dir.path().join("disk.raw"), self.dir.path().join("disk.qcow2"));
+        let raw = self.dir.path().join("disk.raw");
+        let image = self.dir.path().join("disk.qcow2");
         fs::write(&raw, disk(guest)).unwrap();
         let made = Command::new("qemu-img")
             .args(["convert", "-f", "raw", "-O", "qcow2"])

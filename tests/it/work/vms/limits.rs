@@ -145,10 +145,11 @@ fn stopped_terminal_blocks_neither_guest_nor_agent_and_reports_loss() {
     assert!(file.len() > 5 * CONSOLE_SCROLLBACK);
 
     kill_process(Pid::from_child(&sleeper.0), Signal::CONT).unwrap();
-    let (told, heard) =
-        (hears(sleeper.0.stderr.take().unwrap()), hears(sleeper.0.stdout.take().unwrap()));
+    let told = hears(sleeper.0.stderr.take().unwrap());
+    let heard = hears(sleeper.0.stdout.take().unwrap());
     eventually("it goes on and is told", || {
-        let (told, heard) = (told.lock().unwrap(), heard.lock().unwrap());
+        let told = told.lock().unwrap();
+        let heard = heard.lock().unwrap();
         let is_reported = told.contains("bytes of output are missing");
         if is_reported && heard.ends_with(&last(all)) {
             Ok(())

@@ -95,7 +95,8 @@ async fn killed_qemu_fails_at_once_or_restarts_by_policy() {
     );
     let mut vms = node.agent();
     vms.start(&spec, 1).unwrap();
-    let (mut reports, mut changes) = (vms.watch(spec.uuid).unwrap(), vms.changes());
+    let mut reports = vms.watch(spec.uuid).unwrap();
+    let mut changes = vms.changes();
     for again in [true, false] {
         reaches(&mut reports, ReportedVmState::Running).await;
         changes.mark_unchanged();

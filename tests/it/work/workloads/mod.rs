@@ -112,7 +112,8 @@ pub fn code<E: std::fmt::Display + meshd_types::Hint>(error: &E) -> String {
 
 /// Another link of a machine, whose orders are read by the test and by nobody else.
 pub async fn read_orders(machine: &mut Machine<'_>) -> mpsc::Receiver<LinkCommand> {
-    let (node, rig) = (machine.id(), machine.rig);
+    let node = machine.id();
+    let rig = machine.rig;
     let newest = rig.node(node).certificates.last().cloned().expect("a certificate");
     let peer = Peer { node, serial: newest.serial, key: newest.key, expired: false };
     let hello =

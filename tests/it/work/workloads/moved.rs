@@ -70,7 +70,8 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
 async fn vm_of_replaced_node_may_run_on_the_new_node() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let (mut old, new) = (host(&rig, 1).await, host(&rig, 2).await);
+    let mut old = host(&rig, 1).await;
+    let new = host(&rig, 2).await;
     let vm = create(&rig, ask(1, ""), Some(old.id())).await.unwrap();
     report_vms(&old, &[(&vm, ReportedVmState::Running)]).await;
     old.power_off().await;

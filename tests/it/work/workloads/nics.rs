@@ -159,7 +159,8 @@ async fn nic_conflicts_are_reported_for_all_nics_at_once() {
 async fn private_network_address_is_unique_per_node_and_shown() {
     let world = site();
     let rig = Rig::new(&world);
-    let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
+    let one = host(&rig, 1).await;
+    let two = host(&rig, 2).await;
     let nat = "[[nic]]\nbridge = \"mesh-nat0\"\naddress = \"172.30.0.9\"";
     let first = create(&rig, small(1, nat), Some(one.id())).await.unwrap();
     let why = refused(&rig, small(2, nat), Some(one.id())).await;

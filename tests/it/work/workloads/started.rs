@@ -42,7 +42,8 @@ async fn check(machine: &Machine<'_>, status: &str) {
 async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
+    let one = host(&rig, 1).await;
+    let two = host(&rig, 2).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     let (first, second) = if vm.node() == Some(one.id()) { (&one, &two) } else { (&two, &one) };
     refuse(first, &vm, 1, VmRefusalReason::BridgeMissing, "br0").await;
@@ -89,7 +90,8 @@ async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
 async fn vm_refused_after_it_ran_stays_on_its_node() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
+    let one = host(&rig, 1).await;
+    let two = host(&rig, 2).await;
     let vm = create(&rig, ask(1, ""), Some(one.id())).await.unwrap();
     report_vms(&one, &[(&vm, ReportedVmState::Running)]).await;
     order(&rig, &vm, VmVerb::Stop).await.unwrap();

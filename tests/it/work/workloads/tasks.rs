@@ -208,7 +208,9 @@ async fn output_flood_of_one_node_displaces_no_output_of_others() {
             write(&quiet, 0, "the result is 42").await;
         }
     }
-    let (mut from, mut found, mut size) = (0, false, 0);
+    let mut from = 0;
+    let mut found = false;
+    let mut size = 0;
     loop {
         let chunk = rig.central.tasks.task_output(task.id, from).await.unwrap();
         if chunk.lines.is_empty() {
@@ -241,7 +243,8 @@ async fn events_of_unrecorded_work_are_rate_limited() {
         invent(round).await;
     }
     assert_eq!(rig.central.vms.orphan_vms().len(), 50, "what it says last is shown");
-    let (vms, tasks) = (rig.events("vm_unknown").len(), rig.events("task").len());
+    let vms = rig.events("vm_unknown").len();
+    let tasks = rig.events("task").len();
     assert!((1..=20).contains(&vms) && (1..=20).contains(&tasks), "{vms} {tasks}");
     rig.clock.turn(std::time::Duration::from_secs(60));
     assert!(node.heartbeat(0).await);
@@ -268,7 +271,8 @@ async fn unrecorded_task_is_released_only_after_it_ended() {
     let [mut first, second] = pair(&world, &rig).await;
     let mut inbox = read_orders(&mut first).await;
     ready(&first).await;
-    let (runs, over) = (TaskId([1; 4]), TaskId([2; 4]));
+    let runs = TaskId([1; 4]);
+    let over = TaskId([2; 4]);
     let detail = "the agent was started anew".to_owned();
     let states = [
         (runs, TaskNodeState::Running { launch: None }),

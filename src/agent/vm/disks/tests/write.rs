@@ -12,7 +12,8 @@ use std::{fs, os::unix::fs::FileExt as _};
 const MIB: u64 = 1 << 20;
 
 fn check(name: &str, status: CheckStatus) -> Check {
-    let (detail, remediation) = ("seen".to_owned(), String::new());
+    let detail = "seen".to_owned();
+    let remediation = String::new();
     Check { name: name.into(), status, detail, remediation, unproven: false }
 }
 
@@ -103,7 +104,8 @@ struct Node {
 
 impl Node {
     fn new(format: &str) -> Self {
-        let (fake, real) = (FakeMachine::new("", &[]), LoopDevice::new(8 * MIB));
+        let fake = FakeMachine::new("", &[]);
+        let real = LoopDevice::new(8 * MIB);
         let number =
             fs::read_to_string(format!("/sys/block/{}/dev", real.name())).expect("its number");
         for (name, text) in [("dev", number.trim()), ("size", "16384"), ("wwid", "eui.1")] {
@@ -114,7 +116,8 @@ impl Node {
         let root = fake.tree.path("/");
         let content: Vec<u8> =
             (0..4 * MIB).map(|at| if at < MIB { 0 } else { (at % 251) as u8 }).collect();
-        let (raw, image) = (root.join("raw"), root.join("image"));
+        let raw = root.join("raw");
+        let image = root.join("image");
         fs::write(&raw, &content).expect("written");
         let [raw, made] = [&raw, &image].map(|path| path.to_str().expect("a plain path"));
         tool("qemu-img", &["convert", "-f", "raw", "-O", format, raw, made]);

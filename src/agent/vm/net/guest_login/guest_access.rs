@@ -143,7 +143,8 @@ mod tests {
         let refused = |spec: &VmSpec, state, addresses: &NicAddresses| {
             of(spec, state, addresses).expect_err("refused").reason
         };
-        let (up, none) = (ReportedVmState::Running, NicAddresses::new());
+        let up = ReportedVmState::Running;
+        let none = NicAddresses::new();
         assert!(refused(&good, ReportedVmState::Stopped, &addresses).contains("does not run"));
         let bare = VmSpec { cloud_init: None, ..good.clone() };
         assert!(refused(&bare, up, &addresses).contains("no cloud-init data"));

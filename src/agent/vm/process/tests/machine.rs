@@ -458,7 +458,8 @@ proptest! {
         events in proptest::collection::vec((0u64..200, any_event()), 0..60), when in 0usize..3,
     ) {
         let when = [RestartWhen::Never, RestartWhen::OnFailure, RestartWhen::Always][when];
-        let (mut machine, mut now) = (machine(when), Duration::ZERO);
+        let mut machine = machine(when);
+        let mut now = Duration::ZERO;
         for (pause, event) in events {
             now += Duration::from_secs(pause);
             machine.handle(now, event);

@@ -97,7 +97,8 @@ fn vm_with_all_devices_has_all_options() {
     };
     let CommandLine { args, pass } = qemu(&spec, &plan, &VmPaths::new(Path::new("/v"), spec.uuid));
     let line = lines(&args);
-    let (vm, tap) = ("/v/11223344-5566-7788-99aa-bbccddeeff00", tap_ports::tap_name(&spec, 0));
+    let vm = "/v/11223344-5566-7788-99aa-bbccddeeff00";
+    let tap = tap_ports::tap_name(&spec, 0);
     let expected = [
         "-machine q35,graphics=off,memory-backend=ram,smm=on",
         "-accel kvm",
@@ -139,8 +140,8 @@ fn vm_with_all_devices_has_all_options() {
 
 #[test]
 fn tap_name_is_short_and_unique() {
-    let (vm, other) =
-        (spec(json!({})), spec(json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" })));
+    let vm = spec(json!({}));
+    let other = spec(json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" }));
     assert!(tap_ports::tap_name(&vm, 3).len() <= 15);
     assert_ne!(tap_ports::tap_name(&vm, 0), tap_ports::tap_name(&other, 0));
     assert_ne!(tap_ports::tap_name(&vm, 0), tap_ports::tap_name(&vm, 1));

@@ -235,7 +235,8 @@ fn add_memory(
     of: &str,
     add: &mut impl FnMut(RejectReason, String),
 ) {
-    let (requested, size) = (request.spec.memory, |bytes| ByteSize::from_bytes(bytes).mib());
+    let requested = request.spec.memory;
+    let size = |bytes| ByteSize::from_bytes(bytes).mib();
     let kind = if request.spec.hugepages { "huge pages" } else { "memory" };
     let (exceeded, taken) = if request.spec.hugepages {
         (RejectReason::HugepagesExceeded, RejectReason::HugepagesTaken)

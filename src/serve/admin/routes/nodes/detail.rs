@@ -49,7 +49,8 @@ pub(crate) async fn timeline(
     Path(node): Path<String>,
     QueryOf(TimelineQuery { session }): QueryOf<TimelineQuery>,
 ) -> Answer<TimelineView> {
-    let (id, now) = (central.nodes.resolve(&node)?, central.now());
+    let id = central.nodes.resolve(&node)?;
+    let now = central.now();
     let timeline = central.nodes.read(|fleet| {
         let records = fleet.node(id)?;
         let boots = records.boots();
@@ -67,11 +68,13 @@ pub(crate) async fn boot_times(
     Path(node): Path<String>,
     QueryOf(TimelineQuery { session }): QueryOf<TimelineQuery>,
 ) -> Answer<BootTimesView> {
-    let (id, now) = (central.nodes.resolve(&node)?, central.now());
+    let id = central.nodes.resolve(&node)?;
+    let now = central.now();
     let times = central.nodes.read(|fleet| {
         let records = fleet.node(id)?;
         let compared = fleet.compare_boot(records, session).map(|compared| {
-            let (path, over) = (&compared.path, compared.is_over);
+            let path = &compared.path;
+            let over = compared.is_over;
             BootTimesView::new(records.node, path, &compared.comparison, over, now)
         });
         Some(compared)

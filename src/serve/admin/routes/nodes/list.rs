@@ -20,7 +20,8 @@ pub(crate) async fn nodes(
     headers: HeaderMap,
     query: Parameters,
 ) -> Result<Response, Refused> {
-    let (page, fields) = (query.page(&NODES)?, query.fields(&NODES)?);
+    let page = query.page(&NODES)?;
+    let fields = query.fields(&NODES)?;
     let mut filter = NodeFilter::read(&query)?;
     if let Some(hostlist) = &filter.hostlist {
         let nodes = central.nodes.resolve_hostlist(hostlist)?;

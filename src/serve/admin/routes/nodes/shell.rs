@@ -168,7 +168,9 @@ pub(crate) async fn serve(
     let ApiState { central, shutdown, tasks, .. } = state;
     let ShellUser { caller, context } = user;
     let (deliver, opened) = oneshot::channel();
-    let (opening, order, new) = (central.clone(), context.clone(), shell.clone());
+    let opening = central.clone();
+    let order = context.clone();
+    let new = shell.clone();
     // Goes on if the user leaves meanwhile: the begin is recorded, and the end must be.
     tasks.spawn(async move {
         let opened = new.clone().open(&opening, &order).await;
@@ -180,7 +182,9 @@ pub(crate) async fn serve(
     let session =
         opened.await.map_err(|_| Refused::internal("opening the shell was interrupted"))??;
     let task = tasks.token();
-    let (of_failed, failed_context, failed) = (central.clone(), context.clone(), shell.clone());
+    let of_failed = central.clone();
+    let failed_context = context.clone();
+    let failed = shell.clone();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE).on_failed_upgrade(
         move |_| {
             tokio::spawn(async move {

@@ -67,7 +67,8 @@ async fn approve(
     if mac.is_none() && address.is_some() {
         return Err(Refused::bad_request("slot address without MAC address: add the MAC address"));
     }
-    let (id, nic) = (slot_id(&central, path)?, mac.map(|mac| SlotNic { mac, address }));
+    let id = slot_id(&central, path)?;
+    let nic = mac.map(|mac| SlotNic { mac, address });
     Ok(Json(central.vms.approve_slot(id, SlotParts { disk, fabric, nic }, &context).await?.into()))
 }
 

@@ -199,7 +199,8 @@ pub(super) fn table(all: &[Work], group: WorkGroup) -> Markup {
 
 /// Renders the object of an activity. A node opens at the part that explains the activity.
 fn object(activity: &ActivityView) -> Markup {
-    let (id, name) = (encoded(&activity.id), display_text(&activity.name));
+    let id = encoded(&activity.id);
+    let name = display_text(&activity.name);
     let page = match (activity.object, activity.kind) {
         (ObjectKind::Node, ActivityKind::Boot | ActivityKind::Reboot) => {
             format!("/nodes/{id}?tab=boot")

@@ -32,8 +32,8 @@ fn add(world: &World, file: &Path) -> String {
 
 /// Orders a VM whose cloud-init data says nothing.
 fn create(world: &World, folder: &Path) {
-    let (boot, root) =
-        (add(world, &folder.join("boot.iso")), add(world, &folder.join("root.qcow2")));
+    let boot = add(world, &folder.join("boot.iso"));
+    let root = add(world, &folder.join("root.qcow2"));
     let text = format!(
         "name = \"web\"\nvcpus = 1\nmemory = \"512M\"\nallow_tcg = true\nready = \"ssh\"\n\
          [[volume]]\nname = \"boot\"\nformat = \"iso\"\ndigest = \"{boot}\"\n\

@@ -141,8 +141,8 @@ pub fn world() -> World {
 /// The same with this `[enroll].policy`, before it runs.
 pub fn prepared(policy: &str) -> World {
     let world = World::prepared(policy);
-    let (theirs, ours) =
-        (Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), world.path("overlays"));
+    let theirs = Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays");
+    let ours = world.path("overlays");
     fs::create_dir_all(&ours).unwrap();
     for name in ["base", "agent", "motd", "kvm-host"] {
         assert!(

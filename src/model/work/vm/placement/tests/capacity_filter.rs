@@ -38,7 +38,10 @@ impl Node {
     }
 
     fn host(&self) -> CandidateNode<'_> {
-        let (hosting, threads, memory, hugepages) = (self.hosting.as_ref(), 8, 12 * GIB, 4 * GIB);
+        let hosting = self.hosting.as_ref();
+        let threads = 8;
+        let memory = 12 * GIB;
+        let hugepages = 4 * GIB;
         let candidate = candidate(node_id(self.number), &self.units, &self.allocations);
         CandidateNode { hosting, threads, memory, hugepages, ..candidate }
     }
@@ -120,7 +123,8 @@ fn vcpus_are_overcommitted_except_for_vms_with_dedicated_threads() {
 
 #[test]
 fn node_with_more_free_threads_is_chosen() {
-    let (mut busy, mut idle) = (Node::new(None), Node { number: 2, ..Node::new(None) });
+    let mut busy = Node::new(None);
+    let mut idle = Node { number: 2, ..Node::new(None) };
     busy.take(request(0, 8, "64M", ""));
     idle.take(request(1, 1, "128M", ""));
     let fit = choose_node(&request(2, 1, "64M", ""), None, [busy.host(), idle.host()].into_iter())

@@ -73,7 +73,8 @@ fn open_slots_are_assigned_once_with_few_complete_candidates() {
     let mut rack: Vec<Node> =
         (0..NODES).map(|node| Node::new(node, 8, |unit| node % 3 == 0 && unit < 4)).collect();
     let open: usize = rack.iter().map(|node| node.units.len() - node.closed.len()).sum();
-    let (mut assigned, mut completed) = (BTreeSet::new(), 0);
+    let mut assigned = BTreeSet::new();
+    let mut completed = 0;
     for number in 0..u16::try_from(open).expect("few") {
         let (fit, more) = place_one(&mut rack, request(number, 1));
         let fit = fit.expect("one is left");

@@ -47,7 +47,9 @@ fn gpu(address: &str) -> UnitFacts {
 }
 
 fn host<'a>(number: u8, units: &'a [UnitFacts], allocations: &'a Allocations) -> CandidateNode<'a> {
-    let (threads, memory, hugepages) = (8, 16 * GIB, 4 * GIB);
+    let threads = 8;
+    let memory = 16 * GIB;
+    let hugepages = 4 * GIB;
     CandidateNode { threads, memory, hugepages, ..candidate(node(number), units, allocations) }
 }
 
@@ -100,8 +102,8 @@ fn broad_device_selector_yields_to_specific_one() {
 fn whole_node_request_needs_every_unit_and_switch_free_and_ready() {
     let switch = unit("0000:09:00", "22a3", UnitKind::Switch, UnitState::Ready);
     let mut units = vec![gpu("0000:01:00"), gpu("0000:02:00"), switch];
-    let (none, one) =
-        (Allocations::default(), holding(&[(request(7, "1G", &["any"]), &["0000:02:00.0"])]));
+    let none = Allocations::default();
+    let one = holding(&[(request(7, "1G", &["any"]), &["0000:02:00.0"])]);
     let mut whole = request(1, "1G", &[]);
     whole.units.whole = true;
     let fit =
@@ -121,7 +123,8 @@ fn whole_node_request_needs_every_unit_and_switch_free_and_ready() {
 
 #[test]
 fn verdict_is_none_no_single_node_or_not_ready() {
-    let (one, none) = ([gpu("0000:01:00")], Allocations::default());
+    let one = [gpu("0000:01:00")];
+    let none = Allocations::default();
     let two = request(1, "1G", &["any", "any"]);
     let hosts = [host(1, &one, &none), host(2, &one, &none)];
     let apart = choose_node(&two, None, hosts.clone().into_iter()).expect_err("one each");
@@ -210,8 +213,10 @@ fn request_above_node_capacity_is_rejected_with_reason() {
 
 #[test]
 fn placement_packs_devices_spreads_memory_and_respects_named_node() {
-    let (few, many) = ([gpu("0000:01:00")], [gpu("0000:01:00"), gpu("0000:02:00")]);
-    let (none, some) = (Allocations::default(), holding(&[(request(7, "4G", &[]), &[])]));
+    let few = [gpu("0000:01:00")];
+    let many = [gpu("0000:01:00"), gpu("0000:02:00")];
+    let none = Allocations::default();
+    let some = holding(&[(request(7, "4G", &[]), &[])]);
     let hosts =
         [host(1, &many, &none), host(2, &few, &none), host(3, &[], &some), host(4, &[], &none)];
     let on = |request: &VmRequest, only| {
@@ -282,7 +287,8 @@ fn named_disk_selects_unit_of_its_slot_and_slot_disk_follows_unit() {
         slot(1, "0000:01:00.0", Some("disk-one"), None),
         slot(1, "0000:02:00.1", Some("disk-two"), None),
     ];
-    let (none, disks) = (Allocations::default(), disks(&["disk-one", "disk-two", "disk-three"]));
+    let none = Allocations::default();
+    let disks = disks(&["disk-one", "disk-two", "disk-three"]);
     let host =
         || CandidateNode { disks: &disks, slots: slots.iter().collect(), ..host(1, &units, &none) };
     let wants = |selectors: &[&str], disks: &[&str]| {
