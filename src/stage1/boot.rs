@@ -23,8 +23,10 @@ use std::{
     convert::Infallible,
     fs::{self, File, OpenOptions},
     io::{self, Read as _},
+    net::{Ipv4Addr, UdpSocket},
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -51,7 +53,11 @@ const ALWAYS: [&str; 10] = [
 const NIC_PATIENCE: Duration = Duration::from_secs(60);
 /// Time for a link after the NIC is up; then DHCP is tried anyway.
 const LINK_PATIENCE: Duration = Duration::from_secs(15);
-/// Interval between polls of sysfs.
+/// A port whose packets nobody reads (RFC 863).
+const DISCARD_PORT: u16 = 9;
+/// Time for the Ethernet address of the central node, or of the router to it.
+const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between polls of sysfs and of the neighbour table.
 const POLL: Duration = Duration::from_millis(100);
 /// Time to read the reason on the console before the machine reboots.
 const REBOOT_DELAY: Duration = Duration::from_secs(10);
@@ -136,8 +142,6 @@ fn start_root(
         Some(tether) => tether.device.to_owned(),
         None => root_in_memory(config)?,
     };
-    // If the root came from the central node, its Ethernet address, or that of the router, is
-    // known.
     if let Err(cause) = start_netconsole(loader, interface, lease, config) {
         console::message(format_args!("netconsole is not started: {cause}"));
     }
@@ -248,9 +252,18 @@ fn start_netconsole(
     let line = fs::read_to_string(COMMAND_LINE).unwrap_or_default();
     let Some(port) = network::netconsole_port(&line) else { return Ok(()) };
     let server = *config.failed_url.server().ip();
-    let neighbours = fs::read_to_string(NEIGHBOURS).unwrap_or_default();
-    let parameters = network::netconsole_parameters(interface, lease, server, port, &neighbours)
-        .map_err(|error| error.to_string())?;
+    // A root may have come from other servers: the kernel looks for the central node now.
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(|error| error.to_string())?;
+    socket.send_to(&[], (server, DISCARD_PORT)).map_err(|error| error.to_string())?;
+    let begin = Instant::now();
+    let parameters = loop {
+        let neighbours = fs::read_to_string(NEIGHBOURS).unwrap_or_default();
+        match network::netconsole_parameters(interface, lease, server, port, &neighbours) {
+            Ok(parameters) => break parameters,
+            Err(error) if begin.elapsed() > NEIGHBOUR_TIMEOUT => return Err(error.to_string()),
+            Err(_) => thread::park_timeout(POLL),
+        }
+    };
     loader.load_with(NETCONSOLE, &parameters).map_err(|error| error.to_string())
 }
 

@@ -14,6 +14,10 @@ use std::{
 
 /// Longest time without a byte.
 const IDLE: Duration = Duration::from_secs(20);
+/// Time after which a server must have sent [`MIN_RATE`], if there is another.
+const FAIR: Duration = Duration::from_secs(30);
+/// Minimum rate of a server in bytes per second. What it sent is kept.
+const MIN_RATE: u64 = 64 * 1024;
 /// Size of one read in bytes.
 const PIECE: usize = 256 * 1024;
 
@@ -37,6 +41,8 @@ pub enum TryError {
     Truncated { received: u64, size: u64 },
     #[error("the connection failed after {received} of {size} bytes: {cause}")]
     Broken { received: u64, size: u64, cause: io::Error },
+    #[error("the server sent less than {} KiB/s", MIN_RATE / 1024)]
+    Slow,
 }
 
 /// What the caller of [`download`] learns and decides.
@@ -48,7 +54,9 @@ pub trait Observer {
     fn pause(&mut self, delay: Duration);
 }
 
-/// Fetches a file of known size and digest from the first URL that has it.
+/// Fetches a file of known size and digest from the first URL that has it. Several servers may send
+/// parts of it. If those parts are not the file, nobody knows whose were wrong: from then on, each
+/// server sends all of it.
 pub fn download(
     urls: &[HttpUrl],
     transfer: &mut Transfer,
@@ -57,10 +65,13 @@ pub fn download(
 ) -> Result<(), DownloadError> {
     let begin = Instant::now();
     let mut schedule = RetrySchedule::new(urls.len(), begin.elapsed());
+    let mut sources = Sources { first: 0, are_several: false, may_be_several: true };
     loop {
         let url = &urls[schedule.current()];
+        sources.begin(schedule.current(), transfer);
         let before = transfer.received();
-        let outcome = receive(url, transfer, file, observer)?;
+        let may_leave = urls.len() > 1 && sources.may_be_several;
+        let outcome = receive(url, transfer, file, may_leave, observer)?;
         if transfer.received() > before {
             schedule.record_progress(begin.elapsed());
         }
@@ -70,7 +81,12 @@ pub fn download(
         };
         let next = if matches!(cause, TryError::Transfer(TransferError::Digest { .. })) {
             transfer.restart();
-            schedule.record_mismatch()
+            if sources.are_several {
+                sources.may_be_several = false;
+                NextTry::After(Duration::ZERO)
+            } else {
+                schedule.record_mismatch()
+            }
         } else {
             schedule.record_failure(begin.elapsed())
         };
@@ -84,13 +100,41 @@ pub fn download(
     }
 }
 
-/// Continues a transfer with one request. The outer error is that of the local file.
+/// Where the bytes of a transfer come from.
+struct Sources {
+    /// URL of the first byte.
+    first: usize,
+    /// Another URL continued it.
+    are_several: bool,
+    /// Another URL may continue it.
+    may_be_several: bool,
+}
+
+impl Sources {
+    /// A URL is asked next.
+    fn begin(&mut self, url: usize, transfer: &mut Transfer) {
+        if transfer.received() > 0 && url != self.first && !self.may_be_several {
+            transfer.restart();
+        }
+        if transfer.received() == 0 {
+            self.first = url;
+            self.are_several = false;
+        }
+        self.are_several |= url != self.first;
+    }
+}
+
+/// Continues a transfer with one request, and leaves a slow server if it may. The outer error is
+/// that of the local file.
 fn receive(
     url: &HttpUrl,
     transfer: &mut Transfer,
     file: &mut File,
+    may_leave: bool,
     observer: &mut dyn Observer,
 ) -> io::Result<Result<(), TryError>> {
+    let begin = Instant::now();
+    let before = transfer.received();
     let mut connection = match Connection::get(url, transfer.received(), IDLE) {
         Ok(connection) => connection,
         Err(error) => return Ok(Err(error.into())),
@@ -112,6 +156,9 @@ fn receive(
         }
         let received = transfer.received();
         let size = transfer.size();
+        if may_leave && is_slow(begin.elapsed(), received - before) {
+            return Ok(Err(TryError::Slow));
+        }
         match connection.read(&mut buffer) {
             Ok(0) => return Ok(Err(TryError::Truncated { received, size })),
             Ok(count) => {
@@ -122,6 +169,11 @@ fn receive(
             Err(cause) => return Ok(Err(TryError::Broken { received, size, cause })),
         }
     }
+}
+
+/// Returns true if a server sent too little in a time.
+fn is_slow(time: Duration, bytes: u64) -> bool {
+    time >= FAIR && bytes < MIN_RATE * time.as_secs()
 }
 
 #[cfg(test)]

@@ -99,3 +99,24 @@ fn flipped_bit_is_fetched_once_from_each_server_and_refused() {
     outcome.expect("the second server has it");
     assert_eq!(bytes, content());
 }
+
+#[test]
+fn server_that_sends_a_wrong_part_does_not_end_the_download_of_a_right_one() {
+    let mut flipped = content();
+    flipped[SIZE / 3] ^= 1;
+    let bad = serve(flipped, &[SIZE / 2, SIZE / 2, SIZE / 2]);
+    // It sends the second half, and then all of it.
+    let good = serve(content(), &[SIZE, SIZE]);
+    let (outcome, bytes, causes) = fetch(&[bad, good]);
+    outcome.expect("fetched");
+    assert_eq!(bytes, content());
+    assert!(causes.last().expect("a retry").starts_with("its SHA-256 is "), "{causes:?}");
+}
+
+#[test]
+fn server_below_the_minimum_rate_is_slow_after_half_a_minute() {
+    assert!(!is_slow(Duration::from_secs(29), 1));
+    assert!(is_slow(Duration::from_secs(30), 1));
+    assert!(is_slow(Duration::from_secs(100), 100 * MIN_RATE - 1));
+    assert!(!is_slow(Duration::from_secs(100), 100 * MIN_RATE));
+}

@@ -1,6 +1,6 @@
 //! Which server is asked next, and when a read fails. Pure.
 //!
-//! The server that answered last is asked first. A server that sent wrong bytes is not asked for
+//! The server that answered last is asked first, unless it was slow. A server that sent wrong bytes is not asked for
 //! them again. A read waits while no server answers: a root that fails a read ends programs.
 
 use std::time::Duration;
@@ -73,6 +73,11 @@ impl Failover {
         }
         let factor = 2u32.saturating_pow(round.min(16));
         NextServer::After(FIRST_DELAY.saturating_mul(factor).min(LONGEST_DELAY))
+    }
+
+    /// The current server answered late: the next read asks another one first.
+    pub fn leave_slow_server(&mut self) {
+        self.current = (self.current + 1) % self.servers;
     }
 
     /// The current server sent wrong bytes.

@@ -94,15 +94,23 @@ pub fn start(image: &RootImage) -> Result<Tether, TetherError> {
     Ok(Tether { device: nbd_device::DEVICE, process: child.id(), status })
 }
 
+/// Makes this process outlive signals of terminals and a lack of memory.
+fn protect() -> io::Result<()> {
+    rustix::process::setsid()?;
+    fs::write("/proc/self/oom_score_adj", "-1000")?;
+    lock_memory()
+}
+
 /// Serves the root to the socket that is the standard input, until the kernel ends it.
 pub fn serve(image: &RootImage) -> io::Result<()> {
     let log = KernelLog::open();
     let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let status = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
     status.set_nonblocking(true)?;
-    rustix::process::setsid()?;
-    fs::write("/proc/self/oom_score_adj", "-1000")?;
-    lock_memory()?;
+    if let Err(error) = protect() {
+        writeln!(&status, "protect the process: {error}")?;
+        return Err(error);
+    }
     let servers = HttpServers {
         client: RangeClient::new(image.urls.clone(), image.size),
         begin: Instant::now(),

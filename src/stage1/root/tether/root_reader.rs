@@ -9,8 +9,10 @@ use super::{
 use crate::config::{BLOCK, RootImage};
 use std::{fmt::Display, time::Duration};
 
-/// Size of one request for the tree, in bytes.
-const TREE_PIECE: u64 = 1024 * 1024;
+/// Size of one request for the tree, in bytes: what a slow server sends in time.
+const TREE_PIECE: u64 = CHUNK;
+/// Time of one request after which another server is asked next.
+const SLOW: Duration = Duration::from_secs(2);
 const WRONG: &str = "its bytes are not those of the root";
 
 /// What the reader needs from outside.
@@ -116,10 +118,9 @@ impl<S: Servers> RootReader<S> {
         if !self.cache.contains(number) {
             let chunks = self.data_end.div_ceil(CHUNK);
             let count = self.readahead.plan(number, chunks);
-            let bytes = match self.fetch_chunks(number, count) {
-                // The wrong one may be one that was only read ahead.
-                Err(ReadError::AllWrong { .. }) if count > 1 => self.fetch_chunks(number, 1)?,
-                fetched => fetched?,
+            let bytes = match self.read_ahead(number, count) {
+                Some(bytes) => bytes,
+                None => self.fetch_chunk(number)?,
             };
             // The first one is used last: the others must not displace it.
             for (chunk, number) in bytes.chunks(index(CHUNK)).zip(number..).skip(1) {
@@ -130,9 +131,32 @@ impl<S: Servers> RootReader<S> {
         Ok(self.cache.get(number).unwrap_or_default())
     }
 
-    fn fetch_chunks(&mut self, first: u64, count: u64) -> Result<Vec<u8>, ReadError> {
+    /// Fetches several chunks, from the current server and in one try: one that was not asked for
+    /// may be wrong, and a slow network may not carry all of them in time.
+    fn read_ahead(&mut self, first: u64, count: u64) -> Option<Vec<u8>> {
+        if count < 2 {
+            return None;
+        }
         let from = first * CHUNK;
         let end = self.data_end.min(from + count * CHUNK);
+        let server = self.failover.current();
+        let begin = self.servers.now();
+        let fetched = self.servers.fetch(server, from, end - from);
+        if self.servers.now().saturating_sub(begin) > SLOW {
+            self.failover.leave_slow_server();
+        }
+        match fetched {
+            Ok(bytes) => self.tree.verifies(from / BLOCK, &bytes).then_some(bytes),
+            Err(error) => {
+                self.servers.failed(server, &error.to_string(), Duration::ZERO);
+                None
+            }
+        }
+    }
+
+    fn fetch_chunk(&mut self, number: u64) -> Result<Vec<u8>, ReadError> {
+        let from = number * CHUNK;
+        let end = self.data_end.min(from + CHUNK);
         let is_right = |tree: &mut HashTree, bytes: &[u8]| tree.verifies(from / BLOCK, bytes);
         self.fetch(from, end - from, is_right)
     }
@@ -162,11 +186,15 @@ impl<S: Servers> RootReader<S> {
         let mut has_failed = false;
         loop {
             let server = self.failover.current();
+            let begin = self.servers.now();
             let fetched = self.servers.fetch(server, from, length);
             let (next, cause) = match fetched {
                 Ok(bytes) if is_right(&mut self.tree, &bytes) => {
                     if has_failed {
                         self.servers.recovered(server);
+                    }
+                    if self.servers.now().saturating_sub(begin) > SLOW {
+                        self.failover.leave_slow_server();
                     }
                     return Ok(bytes);
                 }

@@ -12,6 +12,8 @@ const BLOCKS: u64 = 300;
 /// Servers in memory. Waiting takes no time, but the clock goes on.
 pub struct Rack {
     files: Vec<Vec<u8>>,
+    /// Time that each server takes for an answer.
+    takes: Vec<Duration>,
     /// Time at which each server answers again.
     down_until: Vec<Duration>,
     now: Duration,
@@ -26,7 +28,8 @@ impl Rack {
         let requests = Vec::new();
         let failed = Vec::new();
         let recovered = Vec::new();
-        Rack { files, down_until, now: Duration::ZERO, requests, failed, recovered }
+        let takes = vec![Duration::ZERO; files.len()];
+        Rack { files, takes, down_until, now: Duration::ZERO, requests, failed, recovered }
     }
 }
 
@@ -35,6 +38,7 @@ impl Servers for Rack {
 
     fn fetch(&mut self, server: usize, from: u64, length: u64) -> Result<Vec<u8>, Self::Error> {
         self.requests.push((server, from, length));
+        self.now += self.takes[server];
         if self.now < self.down_until[server] {
             return Err("down");
         }
@@ -110,6 +114,15 @@ fn lost_server_is_replaced_within_a_read() {
     assert_eq!(reader.servers.failed, ["0: down"], "it is asked once");
     assert_eq!(reader.servers.recovered, [1]);
     assert_eq!(reader.servers.now, Duration::ZERO, "without a delay");
+}
+
+#[test]
+fn slow_server_is_left_after_its_answer() {
+    let mut reader = open(vec![good(), good()]).expect("opened");
+    reader.servers.takes[0] = Duration::from_secs(20);
+    assert_eq!(reader.read(0, ALL).expect("read"), good()[..ALL as usize]);
+    assert_eq!(reader.servers.now, Duration::from_secs(20), "one answer was waited for");
+    assert!(reader.servers.failed.is_empty(), "{:?}", reader.servers.failed);
 }
 
 #[test]

@@ -72,8 +72,10 @@ impl LoginFault {
     ) -> Option<LoginFault> {
         let mut lines = messages.lines().map(str::trim).filter(|line| !line.is_empty()).rev();
         let mut last = lines.next()?;
-        // The end of each session in a terminal. A line before names its cause, if it broke off.
-        if last.starts_with("Connection to ") && last.ends_with(" closed.") {
+        // The end of each session in a terminal, behind what the guest wrote without a line end. A
+        // line before names its cause, if it broke off.
+        let end = last.rsplit_once("Connection to ");
+        if end.is_some_and(|(_, end)| end.ends_with(" closed.")) {
             last = lines.next().filter(|line| is_cause(line))?;
         }
         let shown: String = last.chars().filter(|c| !c.is_control()).take(MAX_LINE).collect();
@@ -215,7 +217,9 @@ mod tests {
         // The shell of the guest ended with 255.
         let ended =
             ["Connection to 1.2.3.4 closed.\r\n", "a banner\nConnection to 1.2.3.4 closed."];
-        for messages in [" \n", ended[0], ended[1]] {
+        // The guest wrote it without a line end.
+        let forged = "Host key verification failed.Connection to 1.2.3.4 closed.";
+        for messages in [" \n", ended[0], ended[1], forged] {
             assert_eq!(of(messages), None, "{messages}");
         }
         assert!(of(&"x".repeat(9999)).expect("a fault").reason.len() < 300);
