@@ -117,12 +117,15 @@ fn run(report: &mut Report) -> Result<Infallible, BootError> {
     let interface = find_nic(&mut loader, &config)?;
     let lease = start_network(&interface, &config)?;
     report.target = Some((config.failed_url.clone(), config.session));
+    if let Err(cause) = start_netconsole(&mut loader, &interface, &lease, &config) {
+        console::message(format_args!("netconsole is not started: {cause}"));
+    }
 
     let tether = match config.mode {
         RootMode::Ram => None,
         RootMode::Tethered => Some(tether_root(&mut loader, &config)?),
     };
-    start_root(&config, &interface, &lease, tether.as_ref(), &mut loader).map_err(|error| {
+    start_root(&config, &interface, &lease, tether.as_ref()).map_err(|error| {
         match tether.and_then(|tether| tether.failure()) {
             Some(cause) => BootError::TetheredRead { error: Box::new(error), cause },
             None => error,
@@ -136,15 +139,11 @@ fn start_root(
     interface: &str,
     lease: &network::Lease,
     tether: Option<&Tether>,
-    loader: &mut ModuleLoader,
 ) -> Result<Infallible, BootError> {
     let device = match tether {
         Some(tether) => tether.device.to_owned(),
         None => root_in_memory(config)?,
     };
-    if let Err(cause) = start_netconsole(loader, interface, lease, config) {
-        console::message(format_args!("netconsole is not started: {cause}"));
-    }
     let new_root = assemble_root(&device, config)?;
     let archive = File::open(STAGE1_OVERLAY_FILE)
         .map_err(|cause| BootError::Read { path: STAGE1_OVERLAY_FILE, cause })?;
