@@ -69,7 +69,7 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
     browser.execute("window.isSame = true", vec![]).await.unwrap();
     assert!(world.meshd(&["node", "quarantine", "gpu-7", "--yes"]).status.success());
     wait_for(browser, ".tile.bad", "gpu-7").await;
-    wait_for(browser, "#nav .badge.bad", "1 need attention").await;
+    wait_for(browser, "#nav a[href$='/nodes'] .badge.bad", "1").await;
     let same = browser.execute("return window.isSame === true", vec![]).await.unwrap();
     assert_eq!(same.json(), &serde_json::Value::Bool(true), "the page was loaded anew");
 
