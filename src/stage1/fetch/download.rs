@@ -69,12 +69,9 @@ pub fn download(
     loop {
         let url = &urls[schedule.current()];
         sources.begin(schedule.current(), transfer);
-        let before = transfer.received();
         let may_leave = urls.len() > 1 && sources.may_be_several;
         let outcome = receive(url, transfer, file, may_leave, observer)?;
-        if transfer.received() > before {
-            schedule.record_progress(begin.elapsed());
-        }
+        schedule.record_received(begin.elapsed(), transfer.received());
         let cause = match outcome {
             Ok(()) => return Ok(()),
             Err(cause) => cause,

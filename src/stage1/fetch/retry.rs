@@ -13,6 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub struct RetrySchedule {
     urls: usize,
     current: usize,
+    /// Most bytes that a try has reached. A file that is fetched anew brings no new bytes before it.
+    furthest: u64,
     /// Failures since the last new byte.
     failures: usize,
     /// Time of the last new byte.
@@ -32,7 +34,14 @@ pub enum NextTry {
 impl RetrySchedule {
     /// Creates a schedule for a number of URLs, at a time since any origin.
     pub fn new(urls: usize, now: Duration) -> Self {
-        RetrySchedule { urls, current: 0, failures: 0, progress_at: now, mismatches: 0 }
+        RetrySchedule {
+            urls,
+            current: 0,
+            furthest: 0,
+            failures: 0,
+            progress_at: now,
+            mismatches: 0,
+        }
     }
 
     /// Index of the URL to use.
@@ -40,10 +49,13 @@ impl RetrySchedule {
         self.current
     }
 
-    /// New bytes have arrived.
-    pub fn record_progress(&mut self, now: Duration) {
-        self.progress_at = now;
-        self.failures = 0;
+    /// A try has ended with so many bytes of the file.
+    pub fn record_received(&mut self, now: Duration, received: u64) {
+        if received > self.furthest {
+            self.furthest = received;
+            self.progress_at = now;
+            self.failures = 0;
+        }
     }
 
     /// A connection failed or ended early: the next URL continues.
@@ -91,7 +103,7 @@ mod tests {
         let expected = [0, 1, 2, 2, 4, 4, 8].map(|count| NextTry::After(seconds(count)));
         assert_eq!(delays, expected);
         assert_eq!(schedule.current(), 1);
-        schedule.record_progress(seconds(2));
+        schedule.record_received(seconds(2), 1);
         assert_eq!(schedule.record_failure(seconds(3)), NextTry::After(seconds(0)));
     }
 
@@ -100,8 +112,11 @@ mod tests {
         let mut schedule = RetrySchedule::new(1, seconds(0));
         assert_eq!(schedule.record_failure(seconds(299)), NextTry::After(seconds(1)));
         assert_eq!(schedule.record_failure(seconds(300)), NextTry::GiveUp);
-        schedule.record_progress(seconds(300));
+        schedule.record_received(seconds(300), 2);
         assert_eq!(schedule.record_failure(seconds(301)), NextTry::After(seconds(1)));
+        // A file that is fetched anew, and breaks off again.
+        schedule.record_received(seconds(500), 2);
+        assert_eq!(schedule.record_failure(seconds(600)), NextTry::GiveUp);
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub struct Rack {
     files: Vec<Vec<u8>>,
     /// Time that each server takes for an answer.
     takes: Vec<Duration>,
+    /// Most bytes that arrive before a request has taken too long.
+    longest: u64,
     /// Time at which each server answers again.
     down_until: Vec<Duration>,
     now: Duration,
@@ -29,7 +31,16 @@ impl Rack {
         let failed = Vec::new();
         let recovered = Vec::new();
         let takes = vec![Duration::ZERO; files.len()];
-        Rack { files, takes, down_until, now: Duration::ZERO, requests, failed, recovered }
+        Rack {
+            files,
+            takes,
+            longest: u64::MAX,
+            down_until,
+            now: Duration::ZERO,
+            requests,
+            failed,
+            recovered,
+        }
     }
 }
 
@@ -39,6 +50,9 @@ impl Servers for Rack {
     fn fetch(&mut self, server: usize, from: u64, length: u64) -> Result<Vec<u8>, Self::Error> {
         self.requests.push((server, from, length));
         self.now += self.takes[server];
+        if length > self.longest {
+            return Err("too slow");
+        }
         if self.now < self.down_until[server] {
             return Err("down");
         }
@@ -123,6 +137,14 @@ fn slow_server_is_left_after_its_answer() {
     assert_eq!(reader.read(0, ALL).expect("read"), good()[..ALL as usize]);
     assert_eq!(reader.servers.now, Duration::from_secs(20), "one answer was waited for");
     assert!(reader.servers.failed.is_empty(), "{:?}", reader.servers.failed);
+}
+
+#[test]
+fn root_is_read_over_a_network_that_carries_one_chunk_in_time() {
+    let mut reader = open(vec![good()]).expect("opened");
+    reader.servers.longest = CHUNK;
+    assert_eq!(reader.read(0, ALL).expect("read"), good()[..ALL as usize]);
+    assert_eq!(reader.servers.now, Duration::ZERO, "without a delay");
 }
 
 #[test]
