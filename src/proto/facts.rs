@@ -44,6 +44,11 @@ pub struct Facts {
     /// empty input.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub task_input: bool,
+    /// Program that runs containers, with its version: `crun 1.14.1`, at most
+    /// [`MAX_RUNTIME_TEXT`](crate::container::MAX_RUNTIME_TEXT) bytes. `None` if the node runs no
+    /// containers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_runtime: Option<String>,
     pub versions: Versions,
 }
 

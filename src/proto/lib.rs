@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `boot` | what a node is given at boot: the agent's configuration in an overlay, and that of stage 1 |
 //! | `json_element_limit` | counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in memory |
+//! | `container` | containers: desired state and reported state of their replicas |
 //! | `disk` | disks of a node that have an owner |
 //! | `check` | results of readiness checks: one line for each check, and the outcome of a run |
 //! | `enrol` | enrolment and renewal of a node's certificate |
@@ -44,6 +45,7 @@ macro_rules! serialised_name {
 mod boot;
 pub mod json_element_limit;
 mod check;
+pub mod container;
 mod disk;
 mod enrol;
 mod facts;

@@ -53,8 +53,8 @@ pub use id::random::{BisectionId, BootSessionId, CorrelationId, OperationId, Rol
 pub use name::hostlist::{Hostlist, MAX_HOSTS, NodePattern, matches_glob};
 pub use name::label::{LabelKey, LabelValue};
 pub use name::{
-    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, OverlayName, ProfileName,
-    ProgramName, RuleName, TemplateName, VmName, VolumeFileName, is_host_name,
+    ApiTokenName, BundleName, ContainerName, GroupName, ImageName, MAX_NAME, OverlayName,
+    ProfileName, ProgramName, RuleName, TemplateName, VmName, VolumeFileName, is_host_name,
     is_reserved_host_name,
 };
 pub use path::{SafePath, is_rootfs};

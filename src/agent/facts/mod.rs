@@ -74,6 +74,7 @@ pub fn collect(
         drain_hooks: drain_hooks(tree),
         ssh_host_keys: ssh_host_keys(tree),
         task_input: true,
+        container_runtime: None,
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),

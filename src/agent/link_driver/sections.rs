@@ -18,6 +18,8 @@ impl Sections {
         match entry {
             SpecEntry::Vms(entry) => self.vms.apply(generation, entry),
             SpecEntry::Tasks(entry) => self.tasks.apply(generation, entry),
+            // No reconciler yet: the central node sees that nothing took the entry.
+            SpecEntry::Containers(_) => {}
             SpecEntry::Drain(entry) => self.drain.apply(generation, entry),
         }
     }

@@ -163,7 +163,7 @@ impl AgentSessions {
                         links.record_observed(link, Section::Drain, observed);
                         self.nodes.drain_update(link, report).await?;
                     }
-                    SectionReport::Unknown => {}
+                    SectionReport::Containers(_) | SectionReport::Unknown => {}
                 }
                 Ok(None)
             }

@@ -17,7 +17,7 @@
 //!          Report ──────────────▶            reported state: one section, at each change; all sections after each welcome
 //!          Output ──────────────▶            a piece of the output of a task
 //!          ◀───────── OutputStored           the piece is stored: the next one may follow
-//!          ◀──── Console, Shell, GuestShell, TaskInput
+//!          ◀──── Console, Shell, GuestShell, TaskInput, ContainerLogs, ContainerExec
 //!                                            open a connection of its own for the bytes of a user
 //!          Goodbye ─────────────▶            the agent stops: the node shuts down or reboots
 //! ```
@@ -40,6 +40,7 @@ pub use node_spec::{NodeReport, NodeSpec, Section, SectionReport, SpecEntry};
 
 use super::{
     CheckReport, EnrolResponse, Facts,
+    container::{ExecOrder, LogsOrder},
     log::{LogPiece, LogStored},
     shell::{GuestShellOrder, ShellOrder},
     task::{InputOrder, Output, OutputStored},
@@ -107,6 +108,10 @@ pub enum FromCentral {
     GuestShell(GuestShellOrder),
     /// Connect a user to the standard input of a task.
     TaskInput(InputOrder),
+    /// Connect a user to the log of a replica of a container.
+    ContainerLogs(LogsOrder),
+    /// Connect a user to a program in a replica of a container.
+    ContainerExec(ExecOrder),
     /// Run the readiness checks now, and report them even if nothing changed.
     Check {
         /// ID of the request, repeated in [`CheckReport::request_id`].

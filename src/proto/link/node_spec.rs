@@ -10,6 +10,7 @@
 
 use super::drain::{DrainEntry, DrainReport};
 use crate::{
+    container::{ContainerEntry, ContainerUpdate},
     task::{TaskEntry, TaskUpdate},
     vm::{VmEntry, VmUpdate},
 };
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub enum Section {
     Vms,
     Tasks,
+    Containers,
     Drain,
 }
 
@@ -37,6 +39,7 @@ pub struct NodeSpec {
 pub enum SpecEntry {
     Vms(VmEntry),
     Tasks(TaskEntry),
+    Containers(ContainerEntry),
     Drain(DrainEntry),
 }
 
@@ -45,6 +48,7 @@ impl SpecEntry {
         match self {
             SpecEntry::Vms(_) => Section::Vms,
             SpecEntry::Tasks(_) => Section::Tasks,
+            SpecEntry::Containers(_) => Section::Containers,
             SpecEntry::Drain(_) => Section::Drain,
         }
     }
@@ -65,6 +69,7 @@ pub struct NodeReport {
 pub enum SectionReport {
     Vms(VmUpdate),
     Tasks(TaskUpdate),
+    Containers(ContainerUpdate),
     Drain(DrainReport),
     /// A section of a later version, whose agents still run after meshd went back to this one.
     #[serde(other)]

@@ -1,5 +1,5 @@
-//! Names of profiles, overlays, images, bundles, groups, tokens, rules and VMs. A name is also a
-//! folder name, so `/` and `..` are rejected.
+//! Names of profiles, overlays, images, bundles, groups, tokens, rules, VMs and containers. A name is
+//! also a folder name, so `/` and `..` are rejected.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -165,6 +165,11 @@ name!(
     /// The name of a VM.
     VmName,
     "VM"
+);
+name!(
+    /// The name of a container.
+    ContainerName,
+    "container"
 );
 
 #[cfg(test)]
