@@ -32,4 +32,3 @@ mod root;
 
 #[doc(hidden)]
 pub use fuzz_invariants::check_invariants;
-pub use root::tether::TETHER_PROCESS;

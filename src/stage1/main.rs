@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if std::env::args_os().next().is_some_and(|name| name == meshd_stage1::TETHER_PROCESS) {
+    if std::env::args_os().next().is_some_and(|name| name == meshd_proto::stage1::TETHER_PROCESS) {
         return match meshd_stage1::boot::serve_root() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,

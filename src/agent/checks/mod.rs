@@ -38,7 +38,7 @@ use super::{
 };
 use meshd_proto::{
     AgentConfig, BootPart, CHECKS, Check, CheckPolicy, CheckRule, CheckStatus, UnitFacts,
-    stage1::{ROOT_REPORT_FILE, RootReport},
+    stage1::{ROOT_REPORT_FILE, RootReport, TETHER_PROCESS},
 };
 use meshd_types::{DenyList, Timestamp};
 use std::path::PathBuf;
@@ -193,7 +193,11 @@ fn root_memory(context: &Context) -> String {
     let Ok(report) = serde_json::from_str::<RootReport>(&report) else { return String::new() };
     let size = report.size >> 20;
     let Some(process) = report.process else { return format!(", {size} MiB used by the root") };
+    let command = tree.read(&format!("/proc/{process}/cmdline")).unwrap_or_default();
     let status = tree.read(&format!("/proc/{process}/status")).unwrap_or_default();
+    // If it ended, its number may belong to another process.
+    let is_it = command.split('\0').next() == Some(TETHER_PROCESS);
+    let status = if is_it { status } else { String::new() };
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = kib.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
     match kib {

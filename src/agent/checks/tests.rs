@@ -173,6 +173,9 @@ fn memory_of_the_root_is_reported() {
     let lost = "1024 of 2048 MiB available, the process 99 of the tethered root is lost";
     assert_eq!(detail(), lost);
     fake.file("proc/99/status", "Name:\tmeshd\nVmRSS:\t   13313 kB\n");
+    fake.file("proc/99/cmdline", "@meshd-roots\0");
+    assert_eq!(detail(), lost, "another process has its number");
+    fake.file("proc/99/cmdline", "@meshd-root\0");
     let tethered = "1024 of 2048 MiB available, 14 MiB used by the tethered root of 218 MiB";
     assert_eq!(detail(), tethered);
 }

@@ -12,6 +12,8 @@ pub const STAGE1_OVERLAY_FILE: &str = "/meshd/overlay.tar.gz";
 pub const STAGE1_CONFIG_FILE: &str = "/meshd/stage1.json";
 /// Path of [`RootReport`] on a node.
 pub const ROOT_REPORT_FILE: &str = "/run/meshd/root.json";
+/// Name of the process that serves a tethered root: its first argument.
+pub const TETHER_PROCESS: &str = "@meshd-root";
 /// Version of [`Stage1Config`].
 pub const STAGE1_VERSION: u16 = 1;
 

@@ -25,7 +25,7 @@ use chunk_cache::{CHUNK, MAX_CHUNKS, MAX_READAHEAD};
 
 pub use nbd::{REQUEST, parse_request};
 pub use nbd_device::family_id;
-pub use process::{TETHER_PROCESS, Tether, TetherError, serve, start};
+pub use process::{Tether, TetherError, serve, start};
 
 /// Memory for a root of a size in bytes: its hash tree, chunks, one request, and the program.
 pub fn memory(root_size: u64) -> u64 {

@@ -21,6 +21,7 @@ use crate::{
     config::{BLOCK, RootImage},
     fetch::{RangeClient, RangeError},
 };
+use meshd_proto::stage1::TETHER_PROCESS;
 use std::{
     fmt::Display,
     fs::{self, File, OpenOptions},
@@ -33,8 +34,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Name of the process: its first argument.
-pub const TETHER_PROCESS: &str = "@meshd-root";
 const READY: &str = "ready";
 /// Maximum length of the line that says why it does not start, in bytes.
 const MAX_LINE: u64 = 1024;
