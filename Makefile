@@ -174,8 +174,8 @@ bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/p
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench storm -- --nodes $(NODES)
 	@echo "bench: all rows are above; docs/performance.md says what they mean"
 
-bench-boot: image ## Measures power-on to online beside stock Alpine netboot from dnsmasq and nginx; 10 minutes under emulation
-	@.ci/setup bench
+bench-boot: image ## Measures power-on to online: Alpine beside stock Alpine netboot, Debian beside LTSP; half an hour under emulation
+	@.ci/setup bench-boot
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench boot
 
 deb: ## Builds the Debian package target/deb/meshd_VERSION_amd64.deb

@@ -1,56 +1,122 @@
-//! Power-on to online: meshd beside stock Alpine netboot from dnsmasq and nginx,
-//! `cargo bench --bench boot -- [--rounds N]`.
+//! Power-on to online, `cargo bench --bench boot -- [--rounds N]`: meshd with Alpine beside stock
+//! Alpine netboot from dnsmasq and nginx, and meshd with Debian beside LTSP.
 //!
-//! Both boot the same kernel, modules and packages in the same VM on the same wire, in turns; the
-//! median counts. Stock is what Alpine's wiki describes: its own initramfs as mkinitfs makes it,
-//! packages, modloop and apkovl by HTTP, its default services. It is online when its last service
-//! has called nginx; meshd's node is online when its agent has enrolled, its link is up and its
+//! | module | what it holds |
+//! | --- | --- |
+//! | `caller` | a machine that nodes of a peer call when they are online, with its servers |
+//! | `central` | boots by meshd |
+//! | `ltsp` | LTSP: a squashfs that nodes mount by NFS |
+//! | `stock` | stock Alpine netboot |
+//!
+//! All boot the same VM on the same wire, in turns; the median counts. Peers have the kernel, the
+//! modules and the packages of our image beside them. A node of a peer is online when its last
+//! service has called; meshd's node is online when its agent has enrolled, its link is up and its
 //! checks have passed, by the central node's own record.
 
 #[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
 #[path = "../frame/mod.rs"]
 mod frame;
+mod caller;
+mod central;
+mod ltsp;
 mod stock;
 
 use anyhow::Context as _;
+use central::{Central, System};
 use frame::{Contender, Goal, Table};
-use meshd_lab::{Options, Power, Rack};
+use meshd_lab::{Options, Power, Rack, Shape};
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
 /// From power-on to online, under emulation on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(6 * 60);
-/// What a boot may take of stock's time.
-const GOAL: f64 = 0.7;
+const DEADLINE: Duration = Duration::from_secs(8 * 60);
+/// What a boot of Alpine may take of stock's time.
+const ALPINE_GOAL: f64 = 0.33;
+/// What a boot of Debian may take of the time of LTSP.
+const DEBIAN_GOAL: f64 = 0.5;
+/// The same for all: Debian's root is in memory, too.
+const MEMORY_MIB: u32 = 2048;
+
+/// Figures of one boot: seconds until online, and MiB of memory that are not available then.
+type Boot = [f64; 2];
 
 fn main() -> anyhow::Result<()> {
     let rounds = rounds(std::env::args().skip(1).filter(|argument| argument != "--bench"))?;
     frame::begin()?;
-    let bench = Bench::prepare()?;
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let central = Central::prepare(repository)?;
+    let blobs = repository.join(".lab/blobs");
+    let stock = stock::Files::prepare(repository, &blobs, &repository.join(".lab/bench-stock"))?;
+    let ltsp = ltsp::Files::prepare(repository, &repository.join(".lab/bench-ltsp"))?;
+    let wire = central.options(System::Alpine);
     let mut contenders = [
-        Contender { name: "meshd", program: None, measure: Box::new(|| bench.meshd()) },
+        Contender {
+            name: "meshd, Alpine",
+            program: None,
+            measure: Box::new(|| central.boot(System::Alpine)),
+        },
         Contender {
             name: "stock Alpine",
             program: Some("dnsmasq"),
-            measure: Box::new(|| bench.stock()),
+            measure: Box::new(|| peer("stock", &wire, |rack| stock.serve(rack))),
+        },
+        Contender {
+            name: "meshd, Debian, ram",
+            program: None,
+            measure: Box::new(|| central.boot(System::DebianRam)),
+        },
+        Contender {
+            name: "meshd, Debian, tethered",
+            program: None,
+            measure: Box::new(|| central.boot(System::DebianTethered)),
+        },
+        Contender {
+            name: "LTSP",
+            program: Some("ganesha.nfsd"),
+            measure: Box::new(|| peer("LTSP", &wire, |rack| ltsp.serve(rack))),
         },
     ];
     let medians = frame::medians(rounds, &mut contenders);
     drop(contenders);
+    let [alpine, stock, ram, tethered, ltsp] = medians[..] else {
+        panic!("one figure for each contender")
+    };
     let mut table = Table::new();
-    if let [Some([ours]), Some([stock])] = medians[..] {
-        table.compare(
-            "power-on to online",
-            "s",
-            ours,
-            ("dnsmasq+nginx", stock),
-            Goal::AtMost(GOAL),
-        );
+    let rows = [
+        ("Alpine", alpine, ("dnsmasq+nginx", stock), Goal::AtMost(ALPINE_GOAL)),
+        ("Debian, ram", ram, ("LTSP", ltsp), Goal::AtMost(DEBIAN_GOAL)),
+        ("Debian, tethered", tethered, ("LTSP", ltsp), Goal::AtMost(DEBIAN_GOAL)),
+    ];
+    for (work, ours, (name, peer), goal) in rows {
+        compare(&mut table, work, ours, (name, peer), goal);
     }
     table.finish("boot");
     Ok(())
+}
+
+/// Two rows: time and memory.
+fn compare(
+    table: &mut Table,
+    work: &str,
+    ours: Option<Boot>,
+    (name, peer): (&str, Option<Boot>),
+    goal: Goal,
+) {
+    let Some([time, memory]) = ours else { return };
+    let work =
+        [format!("{work}: power-on to online"), format!("{work}: memory in use when online")];
+    match peer {
+        Some([peer_time, peer_memory]) => {
+            table.compare(&work[0], "s", time, (name, peer_time), goal);
+            table.compare(&work[1], "MiB", memory, (name, peer_memory), Goal::None);
+        }
+        None => {
+            table.alone(&work[0], "s", time, Goal::None);
+            table.alone(&work[1], "MiB", memory, Goal::None);
+        }
+    }
 }
 
 fn rounds(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<usize> {
@@ -61,67 +127,27 @@ fn rounds(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<usize> 
     }
 }
 
-/// What both need: the programs and the two images.
-struct Bench {
-    options: Options,
-    stock: stock::Files,
+/// The machine that all boot.
+fn shape() -> Shape {
+    Shape { memory_mib: MEMORY_MIB, ..Shape::default() }
 }
 
-impl Bench {
-    /// Builds both images, once: the second takes kernel, modules and packages of the first.
-    fn prepare() -> anyhow::Result<Self> {
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let dir = repository.join(".lab/bench-boot");
-        let blobs = repository.join(".lab/blobs");
-        let program = repository.join("target/release/meshd");
-        let agent = repository.join("target/agent/x86_64/mesh-agent");
-        anyhow::ensure!(
-            program.is_file() && agent.is_file(),
-            "there is no target/release/meshd, or no target/agent/x86_64/mesh-agent: make build"
-        );
-        let mut options = Options::new(dir, repository.join("site.toml"), program);
-        options =
-            options.set("agent.binary", &agent.display().to_string()).set("enroll.policy", "auto");
-        options.nodes = 1;
-        options.powered = false;
-        options.blobs = Some(blobs.clone());
-        Rack::prepare(&options, &mut |word| eprintln!("{word}"))?;
-        let stock = stock::Files::prepare(
-            repository,
-            &blobs,
-            &PathBuf::from(repository).join(".lab/bench-stock"),
-        )?;
-        Ok(Bench { options, stock })
-    }
-
-    /// One boot by meshd, in seconds.
-    fn meshd(&self) -> anyhow::Result<[f64; 1]> {
-        let mut rack = Rack::up(&self.options, &mut |_| {})?;
-        let begun = Instant::now();
-        rack.power(1, Power::On)?;
-        let online = rack.wait_node(1, DEADLINE, "online", |node| node["phase"] == "online");
-        let took = begun.elapsed().as_secs_f64();
-        online.with_context(|| rack.log_ends(20))?;
-        let id = rack.id(1).to_string();
-        eprintln!("meshd: {took:.1} s\n{}", rack.run_cli(&["node", "timeline", &id])?);
-        rack.down()?;
-        Ok([took])
-    }
-
-    /// One boot by dnsmasq and nginx, in seconds.
-    fn stock(&self) -> anyhow::Result<[f64; 1]> {
-        let mut rack = Rack::up(&self.options, &mut |_| {})?;
-        // Only its wire and its machine are wanted.
-        rack.stop_central()?;
-        let server = self.stock.serve(&rack)?;
-        let begun = Instant::now();
-        rack.power(1, Power::On)?;
-        let online = server.until_online(&rack, DEADLINE);
-        let took = begun.elapsed().as_secs_f64();
-        online.with_context(|| rack.log_ends(20))?;
-        eprintln!("stock: {took:.1} s");
-        drop(server);
-        rack.down()?;
-        Ok([took])
-    }
+/// One boot by a peer, on the wire and the machine of a rack without its central node.
+fn peer(
+    name: &str,
+    options: &Options,
+    serve: impl Fn(&Rack) -> anyhow::Result<caller::Caller>,
+) -> anyhow::Result<Boot> {
+    let mut rack = Rack::up(options, &mut |_| {})?;
+    rack.stop_central()?;
+    let server = serve(&rack)?;
+    let begun = Instant::now();
+    rack.power(1, Power::On)?;
+    let online = server.until_called(&rack, DEADLINE);
+    let took = begun.elapsed().as_secs_f64();
+    let used = online.with_context(|| rack.log_ends(20))?;
+    eprintln!("{name}: {took:.1} s, {used:.0} MiB in use");
+    drop(server);
+    rack.down()?;
+    Ok([took, used])
 }

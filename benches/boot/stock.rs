@@ -1,22 +1,18 @@
 //! Stock Alpine netboot as its wiki describes it: dnsmasq answers firmware, nginx has kernel,
 //! initramfs, modloop, packages and apkovl.
 
+use crate::caller::{Caller, MEMORY, SERVER};
 use anyhow::Context as _;
 use meshd_builder::{BuildRequest, Quiet, build};
 use meshd_image::catalog::image::{ImageKind, blob_path, load_image};
-use meshd_lab::{LabError, Neighbour, Rack, Wait};
+use meshd_lab::Rack;
 use std::{
     fs::{self, File},
-    net::Ipv4Addr,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
 };
 
-/// The server's address on the rack's network.
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const RANGE: &str = "10.77.0.210,10.77.0.220,1h";
 /// The initramfs as Alpine's release builder makes it for its netboot bundle, in place of the
 /// recipe's own section.
 const INITRAMFS: &str = r#"[initramfs]
@@ -75,60 +71,8 @@ impl Files {
     }
 
     /// Starts dnsmasq and nginx on a machine of the rack's network.
-    pub fn serve(&self, rack: &Rack) -> anyhow::Result<Server> {
-        let mut machine = rack.neighbour("stock", SERVER)?;
-        let root = rack.dir().join("nginx");
-        fs::create_dir_all(&root)?;
-        let log = root.join("access");
-        let text = format!(
-            "daemon off; pid {root}/pid; error_log {root}/error; events {{ }}\n\
-             http {{ access_log {log}; sendfile on; tcp_nopush on; client_body_temp_path {root}/a; proxy_temp_path {root}/b;\n\
-             fastcgi_temp_path {root}/c; uwsgi_temp_path {root}/d; scgi_temp_path {root}/e;\n\
-             server {{ listen 80; root {www}; }} }}\n",
-            root = root.display(),
-            log = log.display(),
-            www = self.www.display(),
-        );
-        fs::write(root.join("nginx.conf"), text)?;
-        let mut nginx = Command::new("/usr/sbin/nginx");
-        nginx
-            .arg("-p")
-            .arg(&root)
-            .arg("-c")
-            .arg(root.join("nginx.conf"))
-            .args(["-g", "user root;"]);
-        machine.start(&mut nginx, &root.join("talk"))?;
-        let mut dnsmasq = Command::new("/usr/sbin/dnsmasq");
-        dnsmasq.args([
-            "--keep-in-foreground",
-            "--conf-file=/dev/null",
-            "--log-facility=-",
-            "--port=0",
-        ]);
-        dnsmasq.args(["--user=root", "--interface=eth0", "--bind-interfaces", "--pid-file="]);
-        dnsmasq
-            .arg(format!("--dhcp-range={RANGE}"))
-            .arg(format!("--dhcp-boot=http://{SERVER}/boot.ipxe"));
-        dnsmasq.arg(format!("--dhcp-leasefile={}", root.join("leases").display()));
-        machine.start(&mut dnsmasq, &root.join("dnsmasq.log"))?;
-        Ok(Server { _machine: machine, log })
-    }
-}
-
-/// dnsmasq and nginx while they run.
-pub struct Server {
-    _machine: Neighbour,
-    log: PathBuf,
-}
-
-impl Server {
-    /// Waits for the call of the node's last service.
-    pub fn until_online(&self, rack: &Rack, after: Duration) -> Result<(), LabError> {
-        rack.wait(after, "the stock node to be online", |_| {
-            let request_log = fs::read_to_string(&self.log).unwrap_or_default();
-            let last = request_log.lines().last().unwrap_or("nothing was asked for").to_owned();
-            Ok(Wait::on(request_log.contains("GET /online "), last))
-        })
+    pub fn serve(&self, rack: &Rack) -> anyhow::Result<Caller> {
+        Caller::start(rack, &self.www)
     }
 }
 
@@ -162,7 +106,7 @@ fn apkovl(dir: &Path, out: &Path) -> anyhow::Result<()> {
     let _ = fs::remove_dir_all(&root);
     let service = format!(
         "#!/sbin/openrc-run\ndepend() {{\n\tneed networking\n\tafter firstboot\n}}\nstart() {{\n\
-         \tebegin \"Calling home\"\n\twget -q -O /dev/null http://{SERVER}/online\n\teend $?\n}}\n"
+         \tebegin \"Calling home\"\n\twget -q -O /dev/null \"http://{SERVER}/online?{MEMORY}\"\n\teend $?\n}}\n"
     );
     let files = [
         ("etc/apk/world", "alpine-base\nbusybox-mdev-openrc\n".to_owned()),
