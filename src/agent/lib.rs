@@ -2,7 +2,6 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `files` | files of the overlay: agent.json, boot.json with the token of this boot |
 //! | `link` | the connection to the central node: TLS, the node's key and certificate |
 //! | `link_state` | the link state machine: enrolment, connection, heartbeats, retries; pure, no socket, no clock |
 //! | `link_driver` | passes events to `link_state` and executes its actions |
@@ -14,14 +13,15 @@
 //! | `vm` | VMs, run by QEMU |
 //! | `networks` | the private network of VMs, firewalls of guests and users |
 //! | `task` | tasks: programs on bare metal |
+//! | `container` | containers, run by crun |
 //!
 //! Uses `meshd_types` and `meshd_proto`, and no other crate of meshd.
 
 pub mod checks;
+pub mod container;
 mod disks;
 pub mod link_driver;
 pub mod facts;
-pub mod files;
 pub mod task;
 mod link;
 pub mod link_state;
@@ -32,6 +32,8 @@ pub mod vm;
 
 #[cfg(test)]
 mod fake;
+
+pub use link::files;
 
 use meshd_types::Timestamp;
 use std::sync::OnceLock;

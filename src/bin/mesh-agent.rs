@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use meshd_agent::checks;
+use meshd_agent::container::{runtime as container_runtime, supervisor};
 use meshd_agent::facts;
 use meshd_agent::files;
 use meshd_agent::link_driver;
@@ -63,6 +64,15 @@ struct Paths {
         value_name = "FOLDER"
     )]
     tasks_dir: PathBuf,
+    /// Folders of containers; keep it in tmpfs
+    #[arg(
+        long,
+        global = true,
+        hide = true,
+        default_value = "/run/meshd-containers",
+        value_name = "FOLDER"
+    )]
+    containers_dir: PathBuf,
     /// Root of the file system that facts and checks are read from
     #[arg(long, global = true, hide = true, default_value = "/")]
     root: PathBuf,
@@ -132,6 +142,24 @@ enum Verb {
         #[arg(last = true, required = true)]
         argv: Vec<OsString>,
     },
+    /// Own one replica of a container
+    #[command(hide = true, name = supervisor::VERB)]
+    ContainerSupervise {
+        #[arg(long)]
+        folder: PathBuf,
+    },
+    /// Become the container runtime
+    #[command(hide = true, name = container_runtime::VERB)]
+    ContainerEnter {
+        #[arg(long)]
+        procs: PathBuf,
+        #[arg(long)]
+        hierarchy: PathBuf,
+        #[arg(long)]
+        terminal: bool,
+        #[arg(last = true, required = true)]
+        argv: Vec<OsString>,
+    },
     /// Remove the kernel keys of a user
     #[command(hide = true, name = keyrings::VERB)]
     ClearKeys {
@@ -198,6 +226,13 @@ fn main() -> ExitCode {
             let exec = guest_enter::GuestShellExec { procs, uid, passwd, folder };
             guest_shell_enter(&exec, &argv)
         }
+        Verb::ContainerSupervise { folder } => {
+            supervisor::supervise(&folder).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg)
+        }
+        Verb::ContainerEnter { procs, hierarchy, terminal, argv } => {
+            let entered = container_runtime::become_runtime(&procs, &hierarchy, terminal, &argv);
+            Ok(cannot_run(entered, container_runtime::CANNOT_RUN))
+        }
         Verb::ClearKeys { uid } => {
             keyrings::clear(uid).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg)
         }
@@ -220,7 +255,8 @@ fn run(paths: Paths, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
         .with_ansi(false)
         .with_env_filter(filter)
         .init();
-    let Paths { config, boot_file, state_dir, vm_dir, tasks_dir, root, reboot } = paths;
+    let Paths { config, boot_file, state_dir, vm_dir, tasks_dir, containers_dir, root, reboot } =
+        paths;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
     let options = link_driver::Options {
         config,
@@ -231,6 +267,7 @@ fn run(paths: Paths, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
         reboot,
         vm_dir,
         tasks_dir,
+        containers_dir,
     };
     // One thread is enough for one connection, and saves memory of the node.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

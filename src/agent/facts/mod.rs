@@ -1,5 +1,5 @@
-//! Facts about this machine, read from sysfs and procfs. Only `gpu_usage` runs a program. Unreadable facts
-//! are absent.
+//! Facts about this machine, read from sysfs and procfs. Only `gpu_usage` and the version
+//! of the container runtime run a program. Unreadable facts are absent.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -21,7 +21,7 @@ use super::{
     system::{self, Tree, source},
     version, vm,
 };
-use crate::vfio;
+use crate::{container::runtime::name_and_version as container_runtime, vfio};
 use meshd_proto::{
     AgentConfig, BootPart, Facts, Heartbeat, MAX_DEVICES, Resources, SystemFacts, Versions,
 };
@@ -44,6 +44,7 @@ pub fn collect(
     let pci =
         source::read(tree, "pci", |tree| system::pci_functions(tree).take(MAX_DEVICES).collect());
     let nics = source::read(tree, "nics", system::nics);
+    let runtime = source::read(tree, "container runtime", container_runtime);
     let Resources { units, disks, slots, store, hosting } = match config {
         Some(config) => {
             let units = last.units.clone();
@@ -74,7 +75,9 @@ pub fn collect(
         drain_hooks: drain_hooks(tree),
         ssh_host_keys: ssh_host_keys(tree),
         task_input: true,
-        container_runtime: None,
+        container_runtime: value_or(runtime.wait_until(deadline), || {
+            last.container_runtime.clone()
+        }),
         versions: Versions {
             agent: version().to_owned(),
             kernel: tree.read("/proc/sys/kernel/osrelease").unwrap_or_default(),

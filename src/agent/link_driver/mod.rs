@@ -8,7 +8,7 @@
 //! | `calls` | one call to the central node at a time |
 //! | `drain` | drain hooks: other schedulers of the node leave and enter service with it |
 //! | `options` | paths of the agent, start errors |
-//! | `sections` | the sections of the desired state: VMs, tasks and drain hooks |
+//! | `sections` | the sections of the desired state: VMs, tasks, containers and drain hooks |
 //! | `side_effects` | clock, randomness, log, limits, programs |
 
 mod action_outcomes;
@@ -23,12 +23,14 @@ use self::{
     action_outcomes::ActionOutcomes,
     background_runtime::BackgroundRuntime,
     drain::DrainHooks,
-    options::{host_config, import_ticket},
+    options::{container_host, host_config, import_ticket},
     sections::Sections,
     side_effects::{log, random, run_program, source, wall},
 };
 use super::{
-    checks, facts, files,
+    checks,
+    container::Containers,
+    facts, files,
     link::boot_log::BootLog,
     link::call::{self, Socket},
     link::keys::{KeyError, Keys},
@@ -118,6 +120,11 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let vm_host = host_config(&options, &tree, &config, &boot);
     let background = BackgroundRuntime::new()?;
     let vms = background.enter(|| VmManager::open(vm_host));
+    let containers = background.enter(|| {
+        let host = container_host(&options);
+        let images = vms.volumes_in(host.images.clone());
+        Containers::open(host, images, vms.endpoint())
+    });
     let networks = networks::start(&tree, services, vms.nics(), vms.nic_addresses());
     let drain = DrainHooks::new(&tree);
     let mut driver = Driver {
@@ -133,7 +140,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         work: JoinSet::new(),
         events: VecDeque::new(),
         outcomes,
-        sections: Sections { vms, tasks, drain },
+        sections: Sections { vms, tasks, containers, drain },
         _networks: networks,
         central_clock: None,
         boot_log: BootLog::new(),
@@ -293,6 +300,12 @@ impl Driver {
             FromCentral::GuestShell(order) => {
                 let access = self.sections.vms.guest_access(order.uuid);
                 self.sections.tasks.open_guest_shell(order, access);
+            }
+            FromCentral::ContainerLogs(order) => self.sections.containers.open_log(order),
+            FromCentral::ContainerExec(order) => {
+                let shell = order.shell.clone();
+                let exec = self.sections.containers.prepare_exec(order);
+                self.sections.tasks.open_replica_shell(shell, exec);
             }
             FromCentral::TaskInput(order) => self.sections.tasks.connect_input(order),
             FromCentral::OutputStored(stored) => self.sections.tasks.output_stored(stored),

@@ -3,6 +3,7 @@
 use super::side_effects::wall;
 use crate::{
     checks,
+    container::ContainerHost,
     files::{self, FileError},
     link::keys::KeyError,
     system::Tree,
@@ -25,6 +26,8 @@ pub struct Options {
     pub state_dir: PathBuf,
     /// Folders of tasks; tmpfs that every user may traverse.
     pub tasks_dir: PathBuf,
+    /// Folders of containers; tmpfs that only root may enter.
+    pub containers_dir: PathBuf,
     /// Root of the file system that facts, checks and the CA certificate are read from.
     pub root: PathBuf,
     /// Program and arguments that restart the machine.
@@ -71,6 +74,16 @@ pub(super) fn host_config(
         models: vm::CpuModels::default(),
         vfio: config.vfio.clone(),
         data_disks: config.data_disks.clone(),
+    }
+}
+
+/// Returns the configuration of containers.
+pub(super) fn container_host(options: &Options) -> ContainerHost {
+    ContainerHost {
+        folder: options.containers_dir.clone(),
+        images: options.vm_dir.join("container-images"),
+        cgroup_mount: options.state_dir.join("cgroup"),
+        root: options.root.clone(),
     }
 }
 

@@ -2,13 +2,14 @@
 //! reports what it finds.
 
 use super::drain::DrainHooks;
-use crate::{task::Tasks, vm::VmManager};
+use crate::{container::Containers, task::Tasks, vm::VmManager};
 use meshd_proto::{FromAgent, NodeReport, NodeSpec, SectionReport, SpecEntry};
 
 /// The reconcilers of all sections.
 pub struct Sections {
     pub vms: VmManager,
     pub tasks: Tasks,
+    pub containers: Containers,
     pub drain: DrainHooks,
 }
 
@@ -18,8 +19,7 @@ impl Sections {
         match entry {
             SpecEntry::Vms(entry) => self.vms.apply(generation, entry),
             SpecEntry::Tasks(entry) => self.tasks.apply(generation, entry),
-            // No reconciler yet: the central node sees that nothing took the entry.
-            SpecEntry::Containers(_) => {}
+            SpecEntry::Containers(entry) => self.containers.apply(generation, entry),
             SpecEntry::Drain(entry) => self.drain.apply(generation, entry),
         }
     }
@@ -28,6 +28,7 @@ impl Sections {
     pub fn begin_link(&mut self) {
         self.vms.begin_link();
         self.tasks.begin_link();
+        self.containers.begin_link();
         self.drain.begin_link();
     }
 
@@ -38,14 +39,19 @@ impl Sections {
                 FromAgent::Report(NodeReport { observed, state: SectionReport::Vms(update) })
             }
             message = self.tasks.next() => message,
+            (observed, update) = self.containers.next_update() => {
+                let state = SectionReport::Containers(update);
+                FromAgent::Report(NodeReport { observed, state })
+            }
             (observed, report) = self.drain.next() => {
                 FromAgent::Report(NodeReport { observed, state: SectionReport::Drain(report) })
             }
         }
     }
 
-    /// Returns the number of VMs and tasks that run or start.
+    /// Returns the number of VMs, tasks and replicas of containers that run or start.
     pub fn workloads(&self) -> u32 {
-        self.vms.workloads().saturating_add(self.tasks.count())
+        let tasks = self.tasks.count().saturating_add(self.containers.workloads());
+        self.vms.workloads().saturating_add(tasks)
     }
 }

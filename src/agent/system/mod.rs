@@ -8,7 +8,7 @@
 //! | [`machine`], [`devices`], [`addresses`], [`routes`] | processors, memory, PCI functions, NICs, addresses, routes |
 //! | [`cgroup2`] | the hierarchy of control groups |
 //! | [`user_ids`] | user IDs of VMs and tasks |
-//! | [`isolation`], [`keyrings`] | namespaces and kernel keys of their programs |
+//! | [`isolation`], [`keyrings`], [`limits`] | namespaces, kernel keys and resource limits of their programs |
 //! | [`pci`], [`holders`], [`disk_use`] | the PCI function of a device; processes that have it open; users of a disk |
 
 pub mod addresses;
@@ -18,6 +18,7 @@ pub mod disk_use;
 pub mod holders;
 pub mod isolation;
 pub mod keyrings;
+pub mod limits;
 pub mod machine;
 mod routes;
 mod pci;

@@ -38,6 +38,7 @@ use self::{
     task_runner::TaskRunner,
 };
 use crate::{
+    container::ReplicaExec,
     link::{acked_stream::AckedOffsets, call::Endpoint},
     networks::firewall::user::CentralServices,
     vm::{GuestAccess, LoginFault},
@@ -154,6 +155,16 @@ impl Tasks {
         let program = ShellProgram::Guest(GuestLogin { user, forget_host_key, access });
         let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
         self.shells.open(shell, program, self.endpoint.clone(), cgroups);
+    }
+
+    /// Opens a program in a replica of a container for an administrator.
+    pub fn open_replica_shell(
+        &mut self,
+        order: ShellOrder,
+        exec: oneshot::Receiver<Result<ReplicaExec, LoginFault>>,
+    ) {
+        let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
+        self.shells.open(order, ShellProgram::Replica(exec), self.endpoint.clone(), cgroups);
     }
 
     /// Connects the standard input of a task. Without an answer, the central node gives up.

@@ -3,10 +3,10 @@
 //! between `fork` and `exec`.
 
 use super::mounts;
-use crate::system::isolation;
+use crate::system::{isolation, limits};
 use meshd_types::failpoint;
 use rustix::{
-    process::{Resource, Rlimit, getrlimit, setrlimit, setsid},
+    process::{Resource, setsid},
     thread::set_no_new_privs,
 };
 use std::{
@@ -21,8 +21,6 @@ use std::{
 pub const VERB: &str = "task-enter";
 /// Exit code if the program cannot be executed, as in shells.
 pub const CANNOT_RUN: u8 = 127;
-/// Limit of open files; MPI opens one for each connected rank.
-const OPEN_FILES: u64 = 65_536;
 /// Limit of processes and threads of the user.
 const PROCESSES: u64 = 16_384;
 /// OOM score: the kernel kills tasks before the agent.
@@ -50,15 +48,6 @@ pub fn command(exec: &TaskExec, argv: &[String]) -> Command {
     command
 }
 
-/// Sets a limit. In a container that may not raise limits, sets the highest permitted value.
-fn set_limit(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
-    let set = |limit| setrlimit(resource, Rlimit { current: limit, maximum: limit });
-    match set(limit) {
-        Err(rustix::io::Errno::PERM) => set(getrlimit(resource).maximum),
-        done => done,
-    }
-}
-
 /// Replaces this process by the program. Returns only an error.
 pub fn enter(exec: &TaskExec, program: &str, args: &[String]) -> Result<Infallible, String> {
     let failed = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
@@ -72,16 +61,13 @@ pub fn enter(exec: &TaskExec, program: &str, args: &[String]) -> Result<Infallib
     fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot set the OOM score"))?;
     let limits = [
         (Resource::Core, Some(0)),
-        (Resource::Nofile, Some(OPEN_FILES)),
+        (Resource::Nofile, Some(limits::OPEN_FILES)),
         (Resource::Nproc, Some(PROCESSES)),
         // HPC networks lock their buffers in memory.
         (Resource::Memlock, None),
         (Resource::Stack, None),
     ];
-    for (resource, limit) in limits {
-        set_limit(resource, limit)
-            .map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
-    }
+    limits::set(&limits)?;
     if exec.uid != 0 {
         isolation::hide_system_log()?;
         // Setuid programs such as su get no additional rights.

@@ -40,6 +40,7 @@ pub use console::console_log::{
     Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter,
     SCROLLBACK as CONSOLE_SCROLLBACK,
 };
+pub(super) use disks::volume_fetch::Volumes;
 pub(super) use host::{
     capacity::{Space, space, store},
     memory::{resident, used_memory},

@@ -190,7 +190,7 @@ mod tests {
             names.push(path.file_name().unwrap().to_string_lossy().into_owned());
         }
         names.sort();
-        assert_eq!(names, ["mpi", "qemu"]);
+        assert_eq!(names, ["crun", "mpi", "qemu"]);
     }
 
     #[test]

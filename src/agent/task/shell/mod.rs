@@ -10,7 +10,7 @@
 //! | `pseudo_terminal` | the terminal of a shell |
 //! | `server_wait` | waits for the SSH server of a guest |
 //! | `shell_enter` | the process that becomes the shell: control group, session, terminal |
-//! | `shell_program` | what runs in the terminal: the login shell of root, or a login at a guest |
+//! | `shell_program` | what runs in the terminal: the login shell of root, a login at a guest, a program in a container |
 //! | `shell_session` | one shell, from its order to the end of all its processes |
 //! | `vm_end` | waits for the end of the VM at whose guest a login is |
 

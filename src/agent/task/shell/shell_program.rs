@@ -1,5 +1,5 @@
-//! What runs in the terminal of a shell: the login shell of root, or an SSH client that logs in at
-//! a guest.
+//! What runs in the terminal of a shell: the login shell of root, an SSH client that logs in at a
+//! guest, or a program in a replica of a container.
 
 use super::{
     super::{cgroup::Cgroup, exit_code::exit_code},
@@ -9,7 +9,10 @@ use super::{
     shell_enter,
     vm_end::until_vm_ends,
 };
-use crate::vm::{GUEST_ALIVE_INTERVAL, GuestAccess, LoginFault};
+use crate::{
+    container::ReplicaExec,
+    vm::{GUEST_ALIVE_INTERVAL, GuestAccess, LoginFault},
+};
 use meshd_proto::{
     shell::{GuestUser, ShellOrder},
     vm::ConsoleNote,
@@ -45,6 +48,8 @@ pub(in crate::task) enum ShellProgram {
     Root,
     /// A login at a guest.
     Guest(GuestLogin),
+    /// A program in a replica of a container.
+    Replica(oneshot::Receiver<Result<ReplicaExec, LoginFault>>),
 }
 
 /// A login at a guest.
@@ -71,6 +76,7 @@ impl ShellProgram {
                 })
             }
             ShellProgram::Guest(login) => run_client(login, order, group, terminal).await,
+            ShellProgram::Replica(exec) => run_in_replica(exec, terminal).await,
         };
         ran.unwrap_or_else(|LoginFault { reason, hint }| ConsoleNote::Ended {
             reason,
@@ -89,6 +95,23 @@ async fn run_root(
     let mut child = start(command, terminal, errors)?;
     tracing::info!("a shell of an administrator starts");
     Ok(ConsoleNote::Exited { code: exit_code(child.wait().await?) })
+}
+
+/// Runs a program in a replica. Its processes are in a group below that of the replica, and end
+/// with this function.
+async fn run_in_replica(
+    exec: oneshot::Receiver<Result<ReplicaExec, LoginFault>>,
+    terminal: OwnedFd,
+) -> Result<ConsoleNote, LoginFault> {
+    let mut exec = exec
+        .await
+        .map_err(|_| LoginFault::new("the agent stops", "try again when the node is online"))??;
+    let errors = Stdio::from(terminal.try_clone().map_err(failed("cannot copy the terminal"))?);
+    let mut child =
+        start(exec.take_command(), terminal, errors).map_err(failed("cannot start the program"))?;
+    tracing::info!("an administrator runs a program in a container");
+    let status = child.wait().await.map_err(failed("cannot wait for the program"))?;
+    Ok(ConsoleNote::Exited { code: exit_code(status) })
 }
 
 async fn run_client(

@@ -98,6 +98,12 @@ impl Console {
         (Console { log: Arc::new(Mutex::new(log)), input }, input_queue)
     }
 
+    /// Returns the output in a file of a program without input.
+    pub fn of_log(path: PathBuf) -> Self {
+        let log = ConsoleLog { path, file: None, scrollback: watch::Sender::default() };
+        Console { log: Arc::new(Mutex::new(log)), input: mpsc::channel(1).0 }
+    }
+
     /// Reads the file size and publishes new output.
     pub fn refresh(&self) {
         let mut log = locked(&self.log);

@@ -97,6 +97,15 @@ impl Volumes {
         self.store.path(digest).is_file()
     }
 
+    /// Returns the path of a complete volume.
+    pub fn path(&self, digest: &Digest) -> PathBuf {
+        self.store.path(digest)
+    }
+
+    pub fn is_fetching(&self, digest: &Digest) -> bool {
+        self.fetches.contains_key(digest)
+    }
+
     /// Starts a fetch unless one runs; [`Volumes::next`] returns its result.
     pub fn fetch(&mut self, digest: Digest) {
         if self.fetches.contains_key(&digest) {

@@ -30,12 +30,14 @@ use crate::{
             guest_login::{GuestAccess, LoginFault},
             nic_addresses::NicAddresses,
         },
+        reservations::Reservations,
     },
 };
 use meshd_proto::vm::{ConsoleOrder, Nic, ReportedVmState, VmEntry, VmReport, VmUpdate};
 use meshd_types::SystemUuid;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     time::Duration,
 };
 use tokio::{
@@ -54,6 +56,8 @@ const UPDATE_QUEUE: usize = 64;
 pub struct VmManager {
     requests: mpsc::UnboundedSender<ManagerRequest>,
     endpoint: watch::Sender<Option<Endpoint>>,
+    config: HostConfig,
+    reservations: Reservations,
     reports: watch::Receiver<PublishedReports>,
     updates: mpsc::Receiver<VmUpdate>,
     nics: watch::Receiver<Vec<Nic>>,
@@ -95,7 +99,8 @@ impl VmManager {
         let endpoint = watch::Sender::new(None);
         let nic_addresses = watch::Sender::new(NicAddresses::new());
         let vms = Vms::open(config.clone());
-        let volumes = Volumes::new(config.clone(), vms.reservations(), endpoint.subscribe());
+        let reservations = vms.reservations();
+        let volumes = Volumes::new(config.clone(), reservations.clone(), endpoint.subscribe());
         let reconciler = Reconciler {
             vms,
             volumes,
@@ -121,6 +126,8 @@ impl VmManager {
         VmManager {
             requests,
             endpoint,
+            config,
+            reservations,
             reports,
             updates,
             nics,
@@ -134,6 +141,18 @@ impl VmManager {
 
     pub fn set_endpoint(&self, endpoint: Endpoint) {
         self.endpoint.send_replace(Some(endpoint));
+    }
+
+    /// Returns the keys for connections to the central node, once there are some.
+    pub fn endpoint(&self) -> watch::Receiver<Option<Endpoint>> {
+        self.endpoint.subscribe()
+    }
+
+    /// Returns a store of volumes in another folder. Memory that is reserved for VMs is not free in
+    /// it.
+    pub fn volumes_in(&self, folder: PathBuf) -> Volumes {
+        let config = HostConfig { volumes_dir: folder, ..self.config.clone() };
+        Volumes::new(config, self.reservations.clone(), self.endpoint.subscribe())
     }
 
     /// Queues the desired state of a VM. `generation` is its number on the present link.

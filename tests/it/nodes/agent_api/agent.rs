@@ -7,7 +7,13 @@ use meshd_proto::{
     ActionId, ActionOrder, ActionOutcome, AgentConfig, BootPart, FromAgent, FromCentral, NodeAction,
 };
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -84,12 +90,33 @@ impl Machine {
             token_file: None,
             state_dir: self.path("run/meshd"),
             tasks_dir: self.path("run/meshd-tasks"),
+            containers_dir: self.path("run/meshd-containers"),
             root: self.root.path().to_owned(),
             vm_dir: self.path("var/lib/machines"),
             reboot: vec!["/bin/touch".into(), self.path("rebooted").display().to_string()],
         };
         let shutdown = CancellationToken::new();
         self.running = Some((shutdown.clone(), tokio::spawn(link_driver::run(options, shutdown))));
+    }
+
+    /// Starts the agent as a process, which has the hidden verbs of its program.
+    pub(super) fn spawn(&self, program: &Path) -> Child {
+        let log = File::options().create(true).append(true).open(self.path("log")).expect("a log");
+        let mut command = Command::new(program);
+        command.arg("run");
+        for (option, path) in [
+            ("--config", "etc/meshd/agent.json"),
+            ("--boot-file", "etc/meshd/boot.json"),
+            ("--state-dir", "run/meshd"),
+            ("--tasks-dir", "run/meshd-tasks"),
+            ("--containers-dir", "run/meshd-containers"),
+            ("--vm-dir", "var/lib/machines"),
+            ("--root", ""),
+        ] {
+            command.arg(option).arg(self.path(path));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.spawn().expect("mesh-agent runs")
     }
 
     pub(super) async fn stop(&mut self) {

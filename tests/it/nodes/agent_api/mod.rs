@@ -2,6 +2,7 @@
 
 mod fake;
 mod agent;
+mod containers;
 mod drain_hooks;
 
 use fake::{Fake, LIMIT, Node, Seen, deadline};

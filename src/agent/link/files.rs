@@ -27,7 +27,7 @@ pub enum FileError {
 }
 
 /// Reads a bounded file.
-pub(super) fn read(path: &Path) -> Result<String, FileError> {
+pub(crate) fn read(path: &Path) -> Result<String, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     let mut text = String::new();
     File::open(path).map_err(failed)?.take(MAX_FILE).read_to_string(&mut text).map_err(failed)?;
@@ -35,7 +35,7 @@ pub(super) fn read(path: &Path) -> Result<String, FileError> {
 }
 
 /// Reads the first bytes of a file, at most `limit`.
-pub(super) fn read_beginning(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_beginning(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut beginning = Vec::new();
     File::open(path)?.take(limit).read_to_end(&mut beginning)?;
     Ok(beginning)
@@ -121,24 +121,24 @@ fn to_json(path: &Path, value: &impl Serialize) -> Result<String, FileError> {
 }
 
 /// Creates a folder that only root may read.
-pub(super) fn create_private_folder(folder: &Path) -> Result<(), FileError> {
+pub(crate) fn create_private_folder(folder: &Path) -> Result<(), FileError> {
     let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     created.map_err(|source| FileError::Write { path: folder.to_owned(), source })
 }
 
 /// Replaces a file atomically with mode 0600 and flushes it.
-pub(super) fn replace(path: &Path, text: &str) -> Result<(), FileError> {
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), FileError> {
     write(path, text, true)
 }
 
 /// Like [`replace`], without flush, so that a failing disk does not block the link's thread. After
 /// a power failure the old file may reappear.
-pub(super) fn replace_unsynced(path: &Path, text: &str) -> Result<(), FileError> {
+pub(crate) fn replace_unsynced(path: &Path, text: &str) -> Result<(), FileError> {
     write(path, text, false)
 }
 
 /// Removes a file. A missing file is not an error.
-pub(super) fn remove_if_exists(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_if_exists(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
