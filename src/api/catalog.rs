@@ -11,7 +11,8 @@ use meshd_image::{
     overlay::{Kind, RenderedFile},
 };
 use meshd_types::{
-    Digest, ImageName, ProfileName, SafePath, Timestamp, VarName, VarValue, VmName, VolumeFileName,
+    ContainerName, Digest, ImageName, ProfileName, SafePath, Timestamp, VarName, VarValue, VmName,
+    VolumeFileName,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
@@ -350,12 +351,15 @@ pub struct VolumeView {
     pub added_at: Timestamp,
     /// VMs that use the volume.
     pub vms: Vec<VmName>,
+    /// Containers whose image the volume is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<ContainerName>,
 }
 
 impl VolumeView {
-    /// Creates the view of a volume and of the VMs that use it.
-    pub fn new(info: VolumeInfo, vms: Vec<VmName>) -> Self {
-        let VolumeInfo { name, digest, kind, size, virtual_size, added_at } = info;
-        VolumeView { name, digest, kind, size, virtual_size, added_at, vms }
+    /// Creates the view of a volume and of those that use it.
+    pub fn new(info: VolumeInfo, vms: Vec<VmName>, containers: Vec<ContainerName>) -> Self {
+        let VolumeInfo { name, digest, kind, size, virtual_size, added_at, .. } = info;
+        VolumeView { name, digest, kind, size, virtual_size, added_at, vms, containers }
     }
 }

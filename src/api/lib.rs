@@ -12,10 +12,8 @@
 //! | `profile` | profiles with their inherited values |
 //! | `routes` | the routes, and the OpenAPI document |
 //! | `search` | results of a search |
-//! | `slot` | slots and their approval |
 //! | `status` | status of the central node, unfinished activities, health findings, time series, error responses |
-//! | `task` | tasks and their output |
-//! | `vm` | VMs and VM templates |
+//! | `work` | VMs, slots, containers and tasks |
 //!
 //! Values are JSON. Times are RFC 3339 in UTC. Sizes are in bytes unless a field states another
 //! unit.
@@ -29,10 +27,8 @@ mod order;
 mod profile;
 pub mod routes;
 mod search;
-mod slot;
 mod status;
-mod task;
-mod vm;
+mod work;
 
 pub use access::{
     ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa,
@@ -59,13 +55,16 @@ pub use order::{
 };
 pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
-pub use slot::{ApproveSlot, SlotView};
 pub use status::{
     ActivitiesView, ActivityView, CallerView, ErrorView, Finding, SeriesPointView,
     SeriesPointsView, SeriesView, Status, StatusView, UnitCount,
 };
-pub use task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView};
-pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
+pub use work::{
+    container::{ContainerView, ReplicaView, RunContainer},
+    slot::{ApproveSlot, SlotView},
+    task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView},
+    vm::{CreateVm, DeleteVm, TemplateView, VmView},
+};
 
 pub use meshd_model::operations::DrainPolicy;
 

@@ -13,7 +13,7 @@
 //! | `progress` | progress messages of a build |
 //! | `root` | builds an image of kind `root`: any Linux as one squashfs with dm-verity |
 //! | `versions` | versions of images and bundles: promote, roll back, prune |
-//! | `volumes` | volume files of VMs, named by digest |
+//! | `volumes` | volume files of VMs and images of containers, named by digest |
 //! | `work_folder` | the work folder of one build, and the lock against a second build |
 //!
 //! ```text
@@ -46,12 +46,14 @@ pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, ListedBundle, list, list_bundles, verify};
 pub use progress::{BuildStep, Progress, Quiet};
-pub use root::RootFault;
+pub use root::{
+    ContainerImport, ContainerImportError, ContainerSource, RootFault, import_container,
+};
 pub use versions::{
     ArtifactKind, Dropped, KEEP, ListKind, ListOwner, Prune, Pruned, Version, VersionError,
     find_version, previous_version, promote, prune, rollback, versions,
 };
-pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};
+pub use volumes::{ContainerImage, VolumeError, VolumeInfo, VolumeKind, Volumes};
 
 use meshd_image::catalog::ImageManifest;
 use meshd_model::image_kind::ImageKindName;

@@ -6,13 +6,13 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `locks` | mutexes with a fixed order |
 //! | `environment` | store, clock, randomness, boot LAN, site snapshot, event log |
 //! | `reported_work` | what nodes report of their work, in memory: VMs and tasks without a record, details of VMs |
 //! | `links` | the live link of each node: commands, heartbeats, checks, deadlines, consoles |
 //! | `enrolment` | credentials of nodes: capabilities, tokens, certificates, authority |
 //! | `tasks` | programs on the metal of nodes, and shells |
 //! | `vms` | VMs, slots, volumes |
+//! | `containers` | containers: records, placement of replicas, reports |
 //! | `generations` | what nodes boot: rendering, archive, drift, reload, rollback |
 //! | `boot` | the boot of a machine: DHCP, files, script, admission, overlay |
 //! | `nodes` | orders of operators about nodes |
@@ -38,11 +38,11 @@
 pub mod admin;
 pub mod agents;
 pub mod boot;
+pub mod containers;
 pub mod enrolment;
 pub mod environment;
 pub mod generations;
 pub mod links;
-mod locks;
 pub mod nodes;
 mod reported_work;
 pub mod series;
@@ -53,6 +53,9 @@ pub use admin::{ApiTokenError, KeyUse, MAX_ACTIVITIES, RunningOrder, Snapshot};
 pub use boot::{
     DhcpChange, DhcpExchange, DhcpRecordUpdate, Fetched, LeaseChange, MachineNic, NicRecord,
     OtherServer, OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth, ServiceHealth,
+};
+pub use containers::{
+    ContainerError, MAX_SITE_CONTAINERS, ReplicaExecRequest, ReplicaSessionError,
 };
 pub use enrolment::{
     AgentApiError, AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingConnection, RotateError,
@@ -78,14 +81,16 @@ pub use nodes::{
 pub use tasks::{InputError, ShellError, TaskError, TaskRequest, TaskTarget};
 pub use vms::{
     ConsoleError, GuestShellError, GuestShellRequest, MAX_SITE_VMS, RunningWorkError, SlotError,
-    SlotParts, VmError, VmVerb, VolumeUseError, vm_entries,
+    SlotParts, VmError, VmVerb, VolumeUseError, VolumeUsers, vm_entries,
 };
 
 use admin::Admin;
 use agents::AgentSessions;
 use boot::{BootService, SCAN_INTERVAL};
 use bytes::Bytes;
+use containers::Containers;
 use enrolment::Enrolment;
+pub(crate) use environment::locks;
 use environment::{Environment, bmcs::Bmcs, interval::Interval};
 use generations::Generations;
 use links::Links;
@@ -134,6 +139,7 @@ pub struct Central {
     pub enrolment: Arc<Enrolment>,
     pub tasks: Arc<Tasks>,
     pub vms: Arc<Vms>,
+    pub containers: Arc<Containers>,
     pub generations: Arc<Generations>,
     pub boot: Arc<BootService>,
     pub nodes: Arc<NodeOps>,
@@ -162,6 +168,8 @@ impl Central {
         let enrolment = Arc::new(Enrolment::new(env.clone(), links.clone(), authority));
         let tasks = Arc::new(Tasks::new(env.clone(), links.clone(), reported.clone()));
         let vms = Arc::new(Vms::new(env.clone(), links.clone(), reported.clone()));
+        let containers = Containers::new(env.clone(), links.clone(), reported.clone(), vms.clone());
+        let containers = Arc::new(containers);
         let generations = Arc::new(Generations::new(env.clone(), enrolment.clone()));
         let boot = BootService::new(
             env.clone(),
@@ -177,6 +185,7 @@ impl Central {
             enrolment: enrolment.clone(),
             tasks: tasks.clone(),
             vms: vms.clone(),
+            containers: containers.clone(),
             generations: generations.clone(),
             boot: boot.clone(),
             bmcs: Arc::new(Bmcs::new(env.clone())),
@@ -194,6 +203,7 @@ impl Central {
             enrolment,
             tasks,
             vms,
+            containers,
             generations,
             boot,
             nodes,
@@ -295,6 +305,8 @@ impl Central {
             self.boot.sweep_logs().await;
             self.links.degrade_stale_nodes().await;
             self.vms.place_unplaced_vms().await;
+            self.containers.leave_drained_nodes().await;
+            self.containers.place_waiting_replicas().await;
             self.vms.declare_changed_volumes().await;
             self.boot.remove_expired_overlays(self.now());
             self.enrolment.remove_expired_roots().await;

@@ -1,5 +1,5 @@
-//! What nodes report of their work, in memory: VMs and tasks without a record, for example after a
-//! restore, and details of their VMs.
+//! What nodes report of their work, in memory: VMs, tasks and replicas without a record, for example
+//! after a restore, and details of their VMs.
 //!
 //! Nodes report again after each welcome. A node that loses its credentials is forgotten at once:
 //! see [`ReportedWork::forget`]. meshd never ends work that is not on record; only an operator
@@ -8,6 +8,7 @@
 use super::locks::{Leaf, LeafGuard};
 use meshd_proto::{
     Section,
+    container::ReplicaId,
     vm::{VmFetching, VmReport},
 };
 use meshd_types::{MacAddr, NodeId, SystemUuid, TaskId, failpoint};
@@ -22,9 +23,13 @@ type ByVm<T> = BTreeMap<SystemUuid, T>;
 pub(crate) struct ReportedWork {
     pub(crate) orphan_vms: OrphanVms,
     /// Tasks without a record. meshd never kills them.
-    pub(crate) orphan_tasks: TasksByNode,
+    pub(crate) orphan_tasks: WorkByNode<TaskId>,
     /// Reported tasks that their node must remove.
-    pub(crate) removals: TasksByNode,
+    pub(crate) removals: WorkByNode<TaskId>,
+    /// Replicas of containers without a record. meshd never ends them without an order.
+    pub(crate) orphan_replicas: WorkByNode<ReplicaId>,
+    /// Reported replicas that their node must remove.
+    pub(crate) replica_removals: WorkByNode<ReplicaId>,
     /// Progress of fetched volumes, reported each second.
     pub(crate) fetching: Leaf<BTreeMap<NodeId, ByVm<VmFetching>>>,
     /// Addresses of NICs in private networks.
@@ -41,7 +46,7 @@ pub(crate) struct ReportedWork {
 pub(crate) enum UnknownWork {
     /// It was online when meshd started, and has not reported its work since.
     NotReported,
-    /// It has VMs or tasks that are not on record.
+    /// It has VMs, tasks or replicas that are not on record.
     NotOnRecord,
 }
 
@@ -57,6 +62,7 @@ impl ReportedWork {
     /// Nodes whose work is not known.
     pub(crate) fn nodes_with_unknown_work(&self) -> BTreeMap<NodeId, UnknownWork> {
         let orphans = self.orphan_tasks.nodes().into_iter().chain(self.orphan_vms.nodes());
+        let orphans = orphans.chain(self.orphan_replicas.nodes());
         let mut nodes: BTreeMap<NodeId, UnknownWork> =
             orphans.map(|node| (node, UnknownWork::NotOnRecord)).collect();
         let unreported = self.unreported.lock();
@@ -97,6 +103,8 @@ impl ReportedWork {
         self.orphan_vms.set(node, BTreeMap::new());
         self.orphan_tasks.set(node, BTreeSet::new());
         self.removals.set(node, BTreeSet::new());
+        self.orphan_replicas.set(node, BTreeSet::new());
+        self.replica_removals.set(node, BTreeSet::new());
         self.set_details(node, BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         self.unreported.lock().remove(&node);
     }
@@ -135,48 +143,62 @@ impl OrphanVms {
     }
 }
 
-/// Reported tasks, by node.
-#[derive(Default)]
-pub(crate) struct TasksByNode(Leaf<BTreeMap<NodeId, BTreeSet<TaskId>>>);
+/// IDs of reported tasks or replicas, by node.
+pub(crate) struct WorkByNode<T>(Leaf<BTreeMap<NodeId, BTreeSet<T>>>);
 
-impl TasksByNode {
-    pub(crate) fn remove(&self, node: NodeId, task: TaskId) {
+impl<T> Default for WorkByNode<T> {
+    fn default() -> Self {
+        WorkByNode(Leaf::new(BTreeMap::new()))
+    }
+}
+
+impl<T: Ord + Clone> WorkByNode<T> {
+    pub(crate) fn remove(&self, node: NodeId, work: &T) {
         let left = self
             .0
             .lock()
             .get(&node)
-            .map(|tasks| tasks.iter().copied().filter(|id| *id != task).collect());
+            .map(|all| all.iter().filter(|id| *id != work).cloned().collect());
         if let Some(left) = left {
             self.set(node, left);
         }
+    }
+
+    /// Adds work of a node.
+    pub(crate) fn extend(&self, node: NodeId, more: &BTreeSet<T>) {
+        self.0.lock().entry(node).or_default().extend(more.iter().cloned());
+    }
+
+    /// Returns the work that fulfils a condition, by node.
+    pub(crate) fn matching(&self, is_wanted: impl Fn(&T) -> bool) -> BTreeMap<NodeId, BTreeSet<T>> {
+        let all = self.0.lock();
+        let wanted = all.iter().map(|(node, work)| {
+            (*node, work.iter().filter(|id| is_wanted(id)).cloned().collect::<BTreeSet<T>>())
+        });
+        wanted.filter(|(_, work)| !work.is_empty()).collect()
     }
 
     pub(crate) fn nodes(&self) -> BTreeSet<NodeId> {
         self.0.lock().keys().copied().collect()
     }
 
-    /// Returns the tasks of a node.
-    pub(crate) fn of(&self, node: NodeId) -> BTreeSet<TaskId> {
+    /// Returns the work of a node.
+    pub(crate) fn of(&self, node: NodeId) -> BTreeSet<T> {
         self.0.lock().get(&node).cloned().unwrap_or_default()
     }
 
-    /// Replaces the tasks of a node. Returns those that are new.
-    pub(crate) fn set(&self, node: NodeId, tasks: BTreeSet<TaskId>) -> BTreeSet<TaskId> {
+    /// Replaces the work of a node. Returns what is new.
+    pub(crate) fn set(&self, node: NodeId, work: BTreeSet<T>) -> BTreeSet<T> {
         let mut all = self.0.lock();
         let before = all.remove(&node).unwrap_or_default();
-        let new = tasks.difference(&before).copied().collect();
-        if !tasks.is_empty() {
-            all.insert(node, tasks);
+        let new = work.difference(&before).cloned().collect();
+        if !work.is_empty() {
+            all.insert(node, work);
         }
         new
     }
 
-    pub(crate) fn find(&self, task: TaskId) -> Vec<NodeId> {
-        self.0
-            .lock()
-            .iter()
-            .filter(|(_, tasks)| tasks.contains(&task))
-            .map(|(node, _)| *node)
-            .collect()
+    pub(crate) fn find(&self, work: &T) -> Vec<NodeId> {
+        self.0.lock().iter().filter(|(_, all)| all.contains(work)).map(|(node, _)| *node).collect()
     }
 }

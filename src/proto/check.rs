@@ -5,7 +5,7 @@
 //! failures=1 warnings=0 1/2 GPU unit(s) ready
 //! ```
 
-use super::{DiskFacts, Hosting, SlotFacts, StoreFacts, UnitFacts, iommu_units};
+use super::{DiskFacts, Hosting, SlotFacts, StoreFacts, UnitFacts, facts::iommu_units};
 use meshd_types::{BootSessionId, Timestamp, one_line};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;

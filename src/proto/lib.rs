@@ -12,7 +12,6 @@
 //! | `log` | the log of one boot of a node, in pieces |
 //! | `task` | tasks: desired state from the central node, reported state from the agent; shells |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
-//! | `iommu_units` | PCI functions of a node, and their IOMMU groups that can be assigned to VMs |
 //! | `network` | networks of a node to which VMs attach |
 //! | `text` | names that are valid by construction |
 //! | `vm` | VMs: capabilities of a node, specification, desired state and reported state |
@@ -52,7 +51,6 @@ mod facts;
 pub mod log;
 pub mod task;
 mod link;
-mod iommu_units;
 mod network;
 mod text;
 pub mod vm;
@@ -66,13 +64,13 @@ pub use check::{
 };
 pub use disk::{DiskIdentity, DiskUse};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};
+pub use facts::iommu_units::{
+    MAX_MEMBERS, MAX_UNITS, PciFacts, SriovFacts, UnitFacts, UnitKind, UnitState, units_ready,
+    whole_node,
+};
 pub use facts::{
     CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, STORE_STEP, SlotFacts,
     StoreFacts, StoreKind, SystemFacts, Versions,
-};
-pub use iommu_units::{
-    MAX_MEMBERS, MAX_UNITS, PciFacts, SriovFacts, UnitFacts, UnitKind, UnitState, units_ready,
-    whole_node,
 };
 pub use link::{
     ActionId, ActionOrder, ActionOutcome, DRAIN_HOOKS, DrainEntry, DrainOrder, DrainReport,

@@ -77,6 +77,18 @@ pub const ROOT_TOOLS: [Tool; 14] = [
     Tool { program: "unshare", package: "util-linux" },
 ];
 
+/// Programs that import the image of a container.
+pub const CONTAINER_TOOLS: [Tool; 8] = [
+    Tool { program: "skopeo", package: "skopeo" },
+    Tool { program: "mksquashfs", package: "squashfs-tools" },
+    Tool { program: "gzip", package: "gzip" },
+    Tool { program: "zstd", package: "zstd" },
+    Tool { program: "xz", package: "xz-utils" },
+    Tool { program: "tar", package: "tar" },
+    Tool { program: "prlimit", package: "util-linux" },
+    Tool { program: "unshare", package: "util-linux" },
+];
+
 /// Programs of a bundle build.
 pub const BUNDLE_TOOLS: [Tool; 4] = [
     Tool { program: "apt-get", package: "apt" },

@@ -27,15 +27,31 @@ const COMPRESSION_LEVEL: &str = "9";
 const SALT: &[u8] = b"meshd-root-salt/1";
 
 /// Makes the file with squashfs and hash tree. `date` is the time of the file system in seconds.
-///
-/// Owners and attributes need a real tree: Debian's mksquashfs 4.5 reads no attributes from an
-/// archive. A user makes the tree in a user namespace.
 pub(super) fn make(
     tree: &RootTree,
     contents: &ContentStore,
     date: u64,
     work: &BuildFolder,
 ) -> Result<(PathBuf, VeritySpec), BuildError> {
+    let out = make_squashfs(tree, contents, date, work)?;
+    let verity = add_hash_tree(&out)?;
+    let size = fs::metadata(&out).map_err(io_error("read", &out))?.len();
+    if size > MAX_ROOT {
+        return Err(RootFault::SquashfsTooLarge { size, most: MAX_ROOT }.into());
+    }
+    Ok((out, verity))
+}
+
+/// Makes the squashfs.
+///
+/// Owners and attributes need a real tree: Debian's mksquashfs 4.5 reads no attributes from an
+/// archive. A user makes the tree in a user namespace.
+pub(super) fn make_squashfs(
+    tree: &RootTree,
+    contents: &ContentStore,
+    date: u64,
+    work: &BuildFolder,
+) -> Result<PathBuf, BuildError> {
     let folder = work.mapped_folder("tree")?;
     let mut written = Ok(());
     ToolCommand::as_mapped_root("tar")
@@ -56,12 +72,7 @@ pub(super) fn make(
         .args([COMPRESSION_LEVEL, "-mkfs-time", &date.to_string()])
         .run()
         .map_err(failed("make the squashfs of the root"))?;
-    let verity = add_hash_tree(&out)?;
-    let size = fs::metadata(&out).map_err(io_error("read", &out))?.len();
-    if size > MAX_ROOT {
-        return Err(RootFault::SquashfsTooLarge { size, most: MAX_ROOT }.into());
-    }
-    Ok((out, verity))
+    Ok(out)
 }
 
 /// Appends the hash tree of dm-verity, without a superblock. The salt is derived from the content,

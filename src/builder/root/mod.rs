@@ -1,4 +1,4 @@
-//! Builds an image of kind `root`: any Linux as one squashfs with dm-verity.
+//! Builds an image of kind `root`: any Linux as one squashfs with dm-verity; and images of containers.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -9,7 +9,7 @@
 //! | `limits` | bounds of the sources |
 //! | `machine_state` | removes keys, seeds and IDs of the machine that made the root |
 //! | `modules_initrd` | the initramfs: kernel modules and firmware |
-//! | `oci` | reads an OCI layout |
+//! | `oci` | reads an OCI layout, and imports images of containers |
 //! | `read_archive` | reads archives into a tree |
 //! | `recipe` | `image.toml` |
 //! | `sources` | fetches the sources as archives |
@@ -41,6 +41,9 @@ mod write_archive;
 mod tests;
 
 pub use error::RootFault;
+pub use oci::container::{
+    ContainerImport, ContainerImportError, ContainerSource, import_container,
+};
 
 use super::{
     alpine::{BuildRequest, recipe_digest, up_to_date},

@@ -150,15 +150,20 @@ fn read_oci(table: &Table<'_>) -> Option<SourceSpec> {
 
 fn read_registry(table: &Table<'_>, at: &Located<String>, reference: &str) -> Option<SourceSpec> {
     let hint = "write docker://HOST/NAME@sha256:DIGEST; `skopeo inspect` shows the digest";
-    let (name, digest) = reference.split_once("@sha256:").unwrap_or((reference, ""));
-    let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(|c| is_tag_char(c) || "/:".contains(c));
-    let Some(digest) = digest.parse().ok().filter(|_| is_name) else {
+    let Some((reference, digest)) = parse_registry(reference) else {
         table.fault_at(at, "is no reference with a digest", hint);
         return None;
     };
-    let reference = format!("{REGISTRY}{name}@sha256:{digest}");
     Some(SourceSpec::Registry { reference, digest })
+}
+
+/// Parses `HOST/NAME@sha256:DIGEST`. Returns the reference for skopeo, and the digest.
+pub(super) fn parse_registry(reference: &str) -> Option<(String, Digest)> {
+    let (name, digest) = reference.split_once("@sha256:")?;
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| is_tag_char(c) || "/:".contains(c));
+    let digest: Digest = digest.parse().ok().filter(|_| is_name)?;
+    Some((format!("{REGISTRY}{name}@sha256:{digest}"), digest))
 }
 
 fn is_tag_char(c: char) -> bool {

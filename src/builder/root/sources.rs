@@ -3,7 +3,7 @@
 use super::{
     error::RootFault,
     limits::LIMITS,
-    oci::Layout,
+    oci::{ImageConfig, Layout},
     read_archive::{Archive, digest_of},
     recipe::{Debian, RootRecipe, SourceSpec},
 };
@@ -36,6 +36,8 @@ const COPIED: &str = "root";
 pub(super) struct Fetched {
     pub(super) archives: Vec<Archive>,
     pub(super) digests: BTreeMap<String, Digest>,
+    /// Configuration of an OCI image.
+    pub(super) config: Option<ImageConfig>,
 }
 
 /// Returns the digests by which a source on this machine is found unchanged. `None` if only the
@@ -69,7 +71,7 @@ pub(super) fn fetch(recipe: &RootRecipe, work: &BuildFolder) -> Result<Fetched, 
             let digests = BTreeMap::from([("tar".to_owned(), digest)]);
             let digest = is_plain.then_some(digest);
             let archive = Archive { path: unpacked, name, is_layer: false, digest };
-            Ok(Fetched { archives: vec![archive], digests })
+            Ok(Fetched { archives: vec![archive], digests, config: None })
         }
         SourceSpec::Folder(folder) => fetch_folder(folder, work),
         SourceSpec::Oci { path, tag } if path.is_dir() => {
@@ -141,7 +143,7 @@ fn generated(path: PathBuf, name: &str) -> Result<Fetched, BuildError> {
     let digest = digest_of(&path, name)?;
     let digests = BTreeMap::from([("tree".to_owned(), digest)]);
     let archive = Archive { path, name: name.to_owned(), is_layer: false, digest: Some(digest) };
-    Ok(Fetched { archives: vec![archive], digests })
+    Ok(Fetched { archives: vec![archive], digests, config: None })
 }
 
 /// Copies an image into a layout, and fetches its layers from there.
@@ -178,7 +180,7 @@ fn fetch_layers(
         let path = unpack(&layer.path, &name, &work.path(&format!("layer{number}.tar")))?;
         archives.push(Archive { path, name, is_layer: true, digest: Some(layer.unpacked) });
     }
-    Ok(Fetched { archives, digests })
+    Ok(Fetched { archives, digests, config: Some(image.config) })
 }
 
 /// Unpacks a compressed archive. Returns the path of the plain archive.

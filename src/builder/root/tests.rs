@@ -434,7 +434,9 @@ fn write_layout(folder: &Path, architecture: &str, layer: &[u8]) -> PathBuf {
         json!({ "digest": format!("sha256:{digest}"), "size": bytes.len() })
     };
     let id = format!("sha256:{}", Digest::of(layer));
-    let config = json!({ "architecture": architecture, "rootfs": { "diff_ids": [id] } });
+    let run = json!({ "User": "web", "Entrypoint": ["/a"], "Cmd": null, "Env": ["A=b=c"] });
+    let rootfs = json!({ "diff_ids": [id] });
+    let config = json!({ "architecture": architecture, "rootfs": rootfs, "config": run });
     let config = put(config.to_string().as_bytes());
     let manifest = json!({ "config": config, "layers": [put(layer)] });
     let mut manifest = put(manifest.to_string().as_bytes());
@@ -455,6 +457,10 @@ fn oci_image_with_a_lying_or_truncated_blob_is_refused() {
     };
     let x86 = Architecture::X86_64;
     assert_eq!((image(x86, None), image(x86, Some("v1"))), (Ok(1), Ok(1)));
+    let layout = Layout { folder: dir.path(), name: "lab".to_owned(), arch: x86 };
+    let config = layout.image(None).unwrap().config;
+    assert_eq!((config.user.as_deref(), config.cmd), (Some("web"), None));
+    assert_eq!(config.env, Some(vec!["A=b=c".to_owned()]));
     let unknown = image(x86, Some("v2")).unwrap_err();
     assert_eq!(unknown, "lab has no image `v2`; it has v1");
     let foreign = image(Architecture::Aarch64, None).unwrap_err();

@@ -1,4 +1,4 @@
-//! Volume files of VMs, named by digest.
+//! Volume files of VMs and images of containers, named by digest.
 //!
 //! ```text
 //! blobs_dir/volumes/<digest>         a file, never changed
@@ -8,9 +8,13 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | `container_image` | the configuration of a container's image |
 //! | `qcow2_file` | checks that a qcow2 file contains the clusters that its tables name |
 
+mod container_image;
 mod qcow2_file;
+
+pub use container_image::ContainerImage;
 
 use super::{ListKind, ListOwner};
 use meshd_config::files::open_regular;
@@ -32,7 +36,7 @@ const BLOCK: usize = 1 << 20;
 /// Offset and value of the ISO 9660 identifier (ECMA-119, 8.1).
 const ISO_MARK: (usize, &[u8]) = (0x8001, b"CD001");
 /// Maximum size of a description, in bytes.
-const MAX_DESCRIPTION: u64 = 16 * 1024;
+const MAX_DESCRIPTION: u64 = 128 * 1024;
 /// Prefix of incomplete files.
 const TEMPORARY: &str = ".new-";
 
@@ -42,6 +46,8 @@ const TEMPORARY: &str = ".new-";
 pub enum VolumeKind {
     Qcow2,
     Iso,
+    /// The image of a container.
+    Squashfs,
 }
 
 impl VolumeKind {
@@ -50,6 +56,7 @@ impl VolumeKind {
         match self {
             VolumeKind::Qcow2 => "qcow2",
             VolumeKind::Iso => "iso",
+            VolumeKind::Squashfs => "squashfs",
         }
     }
 }
@@ -64,6 +71,9 @@ pub struct VolumeInfo {
     /// Disk size in bytes, as a guest sees it.
     pub virtual_size: u64,
     pub added_at: Timestamp,
+    /// Configuration of the image of a container; `None` for volumes of VMs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Box<ContainerImage>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -141,13 +151,60 @@ impl Volumes {
         let found = kind(&from, &head).map_err(volume_error(file))?;
         let (kind, virtual_size) =
             found.map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
+        let describe = |digest, size| {
+            let virtual_size = virtual_size.unwrap_or(size);
+            VolumeInfo { name, digest, kind, size, virtual_size, added_at: now, container: None }
+        };
+        self.store(head, from, describe, progress)
+    }
+
+    /// Copies the squashfs of a container's image into the store, with its configuration; an
+    /// existing volume receives the new name. Blocks.
+    ///
+    /// # Errors
+    /// The name is in use; the configuration is too large; a file cannot be read or written. No
+    /// incomplete file stays.
+    pub(crate) fn add_container_image(
+        &self,
+        file: &Path,
+        name: VolumeFileName,
+        image: ContainerImage,
+        now: Timestamp,
+    ) -> Result<VolumeInfo, VolumeError> {
+        let text = serde_json::to_vec(&image).expect("plain data");
+        if text.len() as u64 > MAX_DESCRIPTION / 2 {
+            let why = format!("its configuration has {} bytes", text.len());
+            return Err(VolumeError::Invalid { path: file.to_owned(), why });
+        }
+        let from = open_regular(file).map_err(volume_error(file))?;
+        let _lock = self.lock()?;
+        self.sweep();
+        let describe = |digest, size| VolumeInfo {
+            name,
+            digest,
+            kind: VolumeKind::Squashfs,
+            size,
+            virtual_size: size,
+            added_at: now,
+            container: Some(Box::new(image)),
+        };
+        self.store(Vec::new(), from, describe, |_| {})
+    }
+
+    /// Copies a file, whose head was read, into the store, which is locked.
+    fn store(
+        &self,
+        head: Vec<u8>,
+        from: File,
+        describe: impl FnOnce(Digest, u64) -> VolumeInfo,
+        progress: impl FnMut(u64),
+    ) -> Result<VolumeInfo, VolumeError> {
         let temporary = self.dir.join(format!("{TEMPORARY}{}", std::process::id()));
         let added = self
             .copy(head, from, &temporary, progress)
             .map_err(volume_error(&temporary))
             .and_then(|(digest, size)| {
-                let virtual_size = virtual_size.unwrap_or(size);
-                let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
+                let info = describe(digest, size);
                 self.commit(&temporary, &info).map(|()| info)
             });
         // Ignore the error: the file is absent after a successful rename.

@@ -98,8 +98,19 @@ impl AgentSessions {
     /// next heartbeat repeats all.
     pub async fn specs(&self, link: LinkId, part: SpecPart) -> Vec<NodeSpec> {
         let NodeOps { env, links, .. } = &*self.nodes;
-        let entries =
-            env.store.read_acknowledged(|model| spec_entries(model, link.node(), part)).await;
+        let node = link.node();
+        let containers = |model: &Model| {
+            let entries = self.nodes.containers.entries(model, node);
+            entries.into_iter().map(SpecEntry::Containers)
+        };
+        let all = |model: &Model| match part {
+            SpecPart::Containers => containers(model).collect(),
+            SpecPart::All => {
+                spec_entries(model, node, part).into_iter().chain(containers(model)).collect()
+            }
+            part => spec_entries(model, node, part),
+        };
+        let entries = env.store.read_acknowledged(all).await;
         match entries {
             Ok(entries) => links.number_entries(link, entries),
             Err(error) => {
@@ -135,6 +146,7 @@ impl AgentSessions {
                     links.notify_node(link.node(), SpecPart::All);
                 }
                 vms.repeat_orders(link.node());
+                self.nodes.containers.repeat_orders(link.node());
                 self.nodes.repeat_drain_entry(link.node());
                 if idle {
                     self.nodes.complete_drain(link.node()).await?;
@@ -163,7 +175,11 @@ impl AgentSessions {
                         links.record_observed(link, Section::Drain, observed);
                         self.nodes.drain_update(link, report).await?;
                     }
-                    SectionReport::Containers(_) | SectionReport::Unknown => {}
+                    SectionReport::Containers(update) => {
+                        links.record_observed(link, Section::Containers, observed);
+                        self.nodes.containers.container_update(link.node(), update).await?;
+                    }
+                    SectionReport::Unknown => {}
                 }
                 Ok(None)
             }
@@ -184,7 +200,7 @@ impl AgentSessions {
     }
 }
 
-/// A part of the desired state of a node.
+/// A part of the desired state of a node, without its replicas of containers.
 fn spec_entries(model: &Model, node: NodeId, part: SpecPart) -> Vec<SpecEntry> {
     let vms = |vm| vm_entries(model, node, vm).into_iter().map(SpecEntry::Vms);
     let drain = || drain_entry_of(model, node).map(SpecEntry::Drain);
@@ -198,5 +214,6 @@ fn spec_entries(model: &Model, node: NodeId, part: SpecPart) -> Vec<SpecEntry> {
             entry_of_task(model, node, task).map(SpecEntry::Tasks).into_iter().collect()
         }
         SpecPart::Drain => drain().into_iter().collect(),
+        SpecPart::Containers => Vec::new(),
     }
 }

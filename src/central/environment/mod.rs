@@ -8,6 +8,7 @@
 //! | `interval` | limits periodic work to one run in each interval |
 //! | `address_owner_check` | checks a client against the Ethernet address on the wire |
 //! | `lan_client` | the client of a request, with the observed connection that carried the request |
+//! | `locks` | mutexes with a fixed order |
 //! | `logs` | the event log and the audit log, for readers outside the central node |
 //! | `records` | boot stages, phase changes and cleared conditions, inside a transaction |
 //! | `site_snapshot` | site, overlays, images and rolled back profiles as of one reload |
@@ -18,6 +19,7 @@ pub(crate) mod bmcs;
 pub(crate) mod interval;
 mod address_owner_check;
 pub(crate) mod lan_client;
+pub(crate) mod locks;
 mod logs;
 pub(crate) mod records;
 pub(crate) mod site_snapshot;

@@ -1,4 +1,5 @@
-//! Connects a user to a program on a node: a VM console, a shell, the input of a task.
+//! Connects a user to a program on a node: a VM console, a shell, the input of a task, the log of a
+//! container.
 //!
 //! meshd requests the connection over the link, and the node opens a separate one. Buffers are
 //! bounded: a slow user delays only that connection.
@@ -91,10 +92,11 @@ meshd_types::hints!(ConnectError {
 });
 
 fn linger_of(order: &FromCentral) -> Duration {
-    if matches!(order, FromCentral::Shell(_) | FromCentral::GuestShell(_)) {
-        Duration::ZERO
-    } else {
-        LINGER
+    match order {
+        FromCentral::Shell(_) | FromCentral::GuestShell(_) | FromCentral::ContainerExec(_) => {
+            Duration::ZERO
+        }
+        _ => LINGER,
     }
 }
 

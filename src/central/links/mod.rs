@@ -76,6 +76,8 @@ pub enum SpecPart {
     All,
     Vm(SystemUuid),
     Task(TaskId),
+    /// All replicas of containers.
+    Containers,
     Drain,
 }
 
@@ -352,7 +354,7 @@ impl Links {
         }
     }
 
-    pub(crate) fn is_linked(&self, node: NodeId) -> bool {
+    pub fn is_linked(&self, node: NodeId) -> bool {
         self.inner.lock().entries.contains_key(&node)
     }
 

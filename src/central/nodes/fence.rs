@@ -1,8 +1,9 @@
-//! Fences a node: an operator confirms that its machine is off, so that its VMs may start
-//! elsewhere.
+//! Fences a node: an operator confirms that its machine is off, so that its VMs and containers may
+//! start elsewhere.
 
 use super::{NodeOps, OperateError, lifecycle::existing_node};
 use crate::{
+    containers::release_replicas,
     enrolment::revoke::revoke_credentials,
     environment::records::phase_event,
     links::{LinkError, Links},
@@ -62,6 +63,7 @@ pub(super) fn fence_in(
     phase_event(tx, id, node.boot, change, audit, now);
     tx.event(Event::new(now, audit, EventKind::NodeFenced, FENCED).of_node(id));
     release_vms(tx, id, audit, "its node was fenced", now);
+    release_replicas(tx, id, audit, "its node was fenced", now);
     mark_node_lost(tx, id, FENCED, now);
     existing_node(tx, id)
 }

@@ -3,6 +3,7 @@
 
 use super::OperateError;
 use crate::{
+    containers::remove_replicas,
     enrolment::revoke::{delete_node, revoke_credentials},
     environment::records::{clear_condition, phase_event},
     links::LinkError,
@@ -54,6 +55,7 @@ impl NodeOps {
         remove_leases(tx, &node);
         expected_of(tx.before(), &node).iter().for_each(|it| tx.remove_expected_machine(it.mac));
         remove_node_work(tx, id, audit, now);
+        remove_replicas(tx, id, audit, now);
         Ok(delete_node(tx, id, audit, now).unwrap_or(node))
     }
 
@@ -137,6 +139,7 @@ impl NodeOps {
             remove_leases(tx, &old_node);
             revoke_credentials(tx, old, &self.links.link_state(old), audit, why, now);
             remove_node_work(tx, old, audit, now);
+            remove_replicas(tx, old, audit, now);
             move_vms(tx, old, new);
             delete_node(tx, old, audit, now);
             let boot = node.boot;

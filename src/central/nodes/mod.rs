@@ -45,6 +45,7 @@ pub use rollouts::{
 
 use super::{
     boot::BootService,
+    containers::Containers,
     enrolment::Enrolment,
     environment::{Environment, bmcs::Bmcs},
     generations::Generations,
@@ -61,6 +62,7 @@ pub struct NodeOps {
     pub(super) enrolment: Arc<Enrolment>,
     pub(super) tasks: Arc<Tasks>,
     pub(super) vms: Arc<Vms>,
+    pub(super) containers: Arc<Containers>,
     pub(super) generations: Arc<Generations>,
     pub(super) boot: Arc<BootService>,
     pub(super) bmcs: Arc<Bmcs>,

@@ -25,8 +25,8 @@ impl Tasks {
         match update {
             TaskUpdate::Released { task } => {
                 self.edit_tasks(&[task], |task| task.record_release(node, now)).await?;
-                self.reported.orphan_tasks.remove(node, task);
-                self.reported.removals.remove(node, task);
+                self.reported.orphan_tasks.remove(node, &task);
+                self.reported.removals.remove(node, &task);
             }
             TaskUpdate::All { tasks } => {
                 let applied = self.apply_reports(node, tasks).await;
@@ -100,7 +100,7 @@ impl Tasks {
 
     /// Ends a task that is not on record; true if a node has it.
     pub(crate) fn release_orphan(&self, task: TaskId) -> bool {
-        let nodes = self.reported.orphan_tasks.find(task);
+        let nodes = self.reported.orphan_tasks.find(&task);
         nodes.iter().for_each(|node| self.links.notify_node(*node, SpecPart::Task(task)));
         !nodes.is_empty()
     }

@@ -122,9 +122,9 @@ fn free_node(
     if let Some(task) = tx.task_on(node.id) {
         return Err(format!("has task {}", task.id));
     }
-    // This transaction places no VMs, so the state before it decides (BM-5).
+    // This transaction places no VMs and containers, so the state before it decides (BM-5).
     if tx.before().allocations(node.id).is_some() {
-        return Err("has VMs".to_owned());
+        return Err("has VMs or containers".to_owned());
     }
     match unknown.get(&node.id) {
         Some(UnknownWork::NotOnRecord) => return Err("has work that is not on record".to_owned()),

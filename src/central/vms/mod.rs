@@ -39,13 +39,15 @@ pub use guest_shells::{GuestShellError, GuestShellRequest};
 pub(crate) use lifecycle::vm_event;
 pub use lifecycle::{VmVerb, vm_entries};
 pub(crate) use node_reports::record_reboot;
+pub(crate) use placement_candidates::candidate_nodes;
 pub(crate) use renamed_node::{move_vms, move_work};
 pub use running_work_guard::RunningWorkError;
 pub(crate) use running_work_guard::{
     active_work, check_no_open_slots, check_no_running_work, check_no_task, check_no_work,
 };
 pub use slots::{SlotError, SlotParts};
-pub use volumes::VolumeUseError;
+pub(crate) use start_checks::may_run;
+pub use volumes::{VolumeUseError, VolumeUsers};
 
 use super::{environment::Environment, links::Links, locks::Leaf, reported_work::ReportedWork};
 use meshd_types::Digest;

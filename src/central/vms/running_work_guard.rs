@@ -12,6 +12,8 @@ use meshd_types::{NodeId, TaskId};
 pub enum RunningWorkError {
     #[error("node {node} holds VMs: {names}")]
     Vms { node: NodeId, names: String },
+    #[error("node {node} runs replicas of containers: {names}")]
+    Containers { node: NodeId, names: String },
     #[error("node {node} runs task {id}")]
     Task { node: NodeId, id: TaskId },
     #[error("node {node} has approved slots, which the other profile changes: {slots}")]
@@ -20,6 +22,7 @@ pub enum RunningWorkError {
 
 meshd_types::hints!(RunningWorkError {
     RunningWorkError::Vms { node, .. } => "drain it first (meshd node drain {node} --workloads stop), or use --force: their data is lost";
+    RunningWorkError::Containers { node, .. } => "drain it first (meshd node drain {node}): other nodes get them; or use --force";
     RunningWorkError::Task { node, id } => "wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or use --force: the task fails";
     RunningWorkError::Slots { node, .. } => "drain it first (meshd node drain {node}), disable the slots, or use --force";
 });
@@ -31,7 +34,11 @@ const MAX_NAMES: usize = 5;
 pub(crate) fn active_work(model: &Model, id: NodeId) -> Vec<String> {
     let machines =
         model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("VM {}", vm.name()));
-    machines.chain(model.task_on(id).map(|task| format!("task {}", task.id))).collect()
+    let replicas = model.replicas_of(id).filter(|(container, index)| container.may_work(*index));
+    let replicas =
+        replicas.map(|(container, index)| format!("container {}", container.replica_id(index)));
+    let task = model.task_on(id).map(|task| format!("task {}", task.id));
+    machines.chain(replicas).chain(task).collect()
 }
 
 /// Refuses an order that would end or lose the work of a node, unless the node was drained or the
@@ -63,10 +70,16 @@ fn refuse_loss(
     check_no_task(model, id, audit)?;
     let names: Vec<String> =
         model.vms_of(id).filter(|vm| is_affected(vm)).map(|vm| vm.name().to_string()).collect();
-    if names.is_empty() || audit.forced {
-        return Ok(());
+    if !names.is_empty() && !audit.forced {
+        return Err(RunningWorkError::Vms { node: id, names: list_names(names) });
     }
-    Err(RunningWorkError::Vms { node: id, names: list_names(names) })
+    let replicas = model.replicas_of(id).filter(|(container, index)| container.may_work(*index));
+    let names: Vec<String> =
+        replicas.map(|(container, index)| container.replica_id(index).to_string()).collect();
+    if !names.is_empty() && !audit.forced {
+        return Err(RunningWorkError::Containers { node: id, names: list_names(names) });
+    }
+    Ok(())
 }
 
 fn list_names(names: Vec<String>) -> String {

@@ -1,17 +1,31 @@
-//! Files of VMs: which node may fetch them, and when they may be removed.
+//! Files of VMs and images of containers: which node may fetch them, and when they may be removed.
 
 use crate::vms::Vms;
 use meshd_builder::{VolumeError, VolumeInfo, Volumes};
-use meshd_model::work::{Vm, VmDesiredState};
+use meshd_model::work::{Vm, VmDesiredState, container::ContainerGoal};
 use meshd_store::Model;
-use meshd_types::{Digest, NodeId, VmName};
+use meshd_types::{ContainerName, Digest, NodeId, VmName};
 use std::{collections::BTreeSet, path::PathBuf};
+
+/// The machines that name a volume, and the containers whose image it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeUsers {
+    pub vms: Vec<VmName>,
+    pub containers: Vec<ContainerName>,
+}
+
+impl VolumeUsers {
+    fn names(&self) -> Vec<String> {
+        let vms = self.vms.iter().map(|name| format!("VM {name}"));
+        vms.chain(self.containers.iter().map(|name| format!("container {name}"))).collect()
+    }
+}
 
 /// Why a volume is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeUseError {
-    #[error("cannot remove volume {volume}: {} use it", names(.vms))]
-    Used { volume: String, vms: Vec<VmName> },
+    #[error("cannot remove volume {volume}: {} use it", users.names().join(", "))]
+    Used { volume: String, users: VolumeUsers },
     #[error(transparent)]
     Files(#[from] VolumeError),
     #[error("the removal was interrupted")]
@@ -24,16 +38,15 @@ meshd_types::hints!(VolumeUseError {
     @source VolumeUseError::Files(source) => source;
 });
 
-fn names(all: &[VmName]) -> String {
-    all.iter().map(VmName::as_str).collect::<Vec<_>>().join(", ")
-}
-
 fn uses_file(vm: &Vm, digest: &Digest) -> bool {
     vm.request.spec.files().any(|(_, file)| file == *digest)
 }
 
-fn users(model: &Model, digest: &Digest) -> Vec<VmName> {
-    model.vms().filter(|vm| uses_file(vm, digest)).map(|vm| vm.name().clone()).collect()
+fn users(model: &Model, digest: &Digest) -> VolumeUsers {
+    let vms = model.vms().filter(|vm| uses_file(vm, digest)).map(|vm| vm.name().clone());
+    let containers = model.containers().filter(|container| container.spec.image == *digest);
+    let containers = containers.map(|container| container.name.clone());
+    VolumeUsers { vms: vms.collect(), containers: containers.collect() }
 }
 
 impl Vms {
@@ -41,30 +54,53 @@ impl Vms {
         Volumes::new(&self.env.site().blobs_dir)
     }
 
-    /// Returns the path of a volume, if a VM placed on the node names it.
+    /// Returns the path of a volume, if a VM placed on the node names it, or if it is the image of a
+    /// container there.
     pub fn volume_for(&self, node: NodeId, digest: &Digest) -> Option<PathBuf> {
         let is_allowed = self.env.store.read(|model| {
-            model
+            let has_vm = model
                 .vms_of(node)
-                .any(|vm| vm.desired_state != VmDesiredState::Release && uses_file(vm, digest))
+                .any(|vm| vm.desired_state != VmDesiredState::Release && uses_file(vm, digest));
+            has_vm
+                || model.replicas_of(node).any(|(container, _)| {
+                    container.desired_state != ContainerGoal::Release
+                        && container.spec.image == *digest
+                })
         });
         is_allowed.then(|| self.volumes().path(digest))
     }
 
-    /// All volumes, with the machines that name them.
-    pub async fn list_volumes(&self) -> Result<Vec<(VolumeInfo, Vec<VmName>)>, VolumeUseError> {
+    /// Finds a volume by its name or digest.
+    pub(crate) async fn find_volume(&self, text: &str) -> Result<VolumeInfo, VolumeUseError> {
+        let volumes = self.volumes();
+        let text = text.to_owned();
+        let found = tokio::task::spawn_blocking(move || volumes.find(&text)).await;
+        Ok(found.map_err(|_| VolumeUseError::Interrupted)??)
+    }
+
+    /// Keeps all volumes until the guard is dropped.
+    pub(crate) async fn keep_volumes(&self) -> tokio::sync::RwLockReadGuard<'_, ()> {
+        self.volume_use.read().await
+    }
+
+    pub(crate) fn has_volume(&self, digest: &Digest) -> bool {
+        self.volumes().path(digest).is_file()
+    }
+
+    /// All volumes, with their users.
+    pub async fn list_volumes(&self) -> Result<Vec<(VolumeInfo, VolumeUsers)>, VolumeUseError> {
         let volumes = self.volumes();
         let all = tokio::task::spawn_blocking(move || volumes.list()).await;
         let all = all.map_err(|_| VolumeUseError::Interrupted)??;
         Ok(self.env.store.read(|model| {
             all.into_iter()
                 .map(|info| (users(model, &info.digest), info))
-                .map(|(vms, info)| (info, vms))
+                .map(|(users, info)| (info, users))
                 .collect()
         }))
     }
 
-    /// Declares the volumes of all VMs, if they changed since the last declaration: a VM is gone,
+    /// Declares the volumes in use, if they changed since the last declaration: a VM is gone,
     /// or meshd started. A failed declaration is repeated at the next call.
     pub(crate) async fn declare_changed_volumes(&self) {
         // A VM that is being created has declared its volumes, and is not on record.
@@ -77,7 +113,10 @@ impl Vms {
 
     fn used_volumes(&self) -> BTreeSet<Digest> {
         let files = |vm: &Vm| vm.request.spec.files().map(|(_, digest)| digest).collect::<Vec<_>>();
-        self.env.store.read(|model| model.vms().flat_map(files).collect())
+        self.env.store.read(|model| {
+            let images = model.containers().map(|container| container.spec.image);
+            model.vms().flat_map(files).chain(images).collect()
+        })
     }
 
     /// Tells other sites that share the folder of blobs which volumes the VMs of this site use, and
@@ -115,9 +154,9 @@ impl Vms {
                 .await;
         let (volumes, info) = found.map_err(|_| VolumeUseError::Interrupted)??;
         let _alone = self.volume_use.write().await;
-        let vms = self.env.store.read(|model| users(model, &info.digest));
-        if !vms.is_empty() {
-            return Err(VolumeUseError::Used { volume: info.name.to_string(), vms });
+        let users = self.env.store.read(|model| users(model, &info.digest));
+        if users != VolumeUsers::default() {
+            return Err(VolumeUseError::Used { volume: info.name.to_string(), users });
         }
         let env = self.env.clone();
         let removed = tokio::task::spawn_blocking(move || {

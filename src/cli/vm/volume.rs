@@ -32,7 +32,7 @@ pub(crate) enum Volume {
         #[command(flatten)]
         output: Output,
     },
-    /// List volumes with their VMs
+    /// List volumes with their VMs and containers
     List {
         #[command(flatten)]
         output: ListOutput,
@@ -94,13 +94,16 @@ fn add(
     if reported > 0 {
         write_message("\n");
     }
-    let view = VolumeView::new(added.map_err(|error| Failure::of(&error))?, Vec::new());
+    let added = added.map_err(|error| Failure::of(&error))?;
+    let view = VolumeView::new(added, Vec::new(), Vec::new());
     output.print(&view, |view| format!("{}\n", view.digest))
 }
 
 fn list(all: &[VolumeView]) -> String {
     let rows = all.iter().map(|volume| {
         let vms: Vec<&str> = volume.vms.iter().map(meshd_types::VmName::as_str).collect();
+        let containers: Vec<&str> =
+            volume.containers.iter().map(meshd_types::ContainerName::as_str).collect();
         let kind = volume.kind.as_str().to_owned();
         let size = bytes(volume.size);
         let seen = bytes(volume.virtual_size);
@@ -112,7 +115,8 @@ fn list(all: &[VolumeView]) -> String {
             volume.digest.to_string(),
             volume.added_at.to_string(),
             vms.join(" "),
+            containers.join(" "),
         ]
     });
-    table(["name", "kind", "size", "guest sees", "digest", "added at", "vms"], rows)
+    table(["name", "kind", "size", "guest sees", "digest", "added at", "vms", "containers"], rows)
 }

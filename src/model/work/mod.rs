@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | `vm` | records of VMs, and the placement of a VM on a node with its devices |
 //! | `slot` | assignable devices of a node, with their disks, fabric devices and NIC addresses |
+//! | [`container`] | containers: record, life cycle, and the placement of replicas |
 //! | [`task`] | tasks on bare metal: record and life cycle |
 //!
-//! A node either holds VMs or is claimed by one task, never both.
+//! A node either holds VMs and replicas of containers, or is claimed by one task, never both.
 
+pub mod container;
 pub mod task;
 mod slot;
 mod vm;

@@ -6,10 +6,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use meshd_api::ErrorView;
+use meshd_builder::VolumeError;
 use meshd_central::{
-    ApiTokenError, BmcError, BulkError, CancelError, CompareError, LinkError, NamingError,
-    OperateError, OrderError, RenderError, RollbackError, RolloutError, RunningWorkError,
-    SlotError, TaskError, VmError,
+    ApiTokenError, BmcError, BulkError, CancelError, CompareError, ContainerError, LinkError,
+    NamingError, OperateError, OrderError, RenderError, RollbackError, RolloutError,
+    RunningWorkError, SlotError, TaskError, VmError, VolumeUseError,
 };
 use meshd_model::fleet::{AuditOutcome, NodeSearchError};
 use meshd_store::StoreError;
@@ -212,6 +213,7 @@ const STORE: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "store");
 fn running_work(error: &RunningWorkError) -> (StatusCode, &'static str) {
     match error {
         RunningWorkError::Vms { .. } => (StatusCode::CONFLICT, "holds_vms"),
+        RunningWorkError::Containers { .. } => (StatusCode::CONFLICT, "holds_containers"),
         RunningWorkError::Task { .. } => (StatusCode::CONFLICT, "node_in_use"),
         RunningWorkError::Slots { .. } => (StatusCode::CONFLICT, "holds_slots"),
     }
@@ -321,6 +323,26 @@ refused! {
     RollbackError: rollback;
     SlotError: slot;
     VmError: vm;
+    ContainerError: container;
+}
+
+fn container(error: &ContainerError) -> (StatusCode, &'static str) {
+    match error {
+        ContainerError::None(_) => (StatusCode::NOT_FOUND, "no_container"),
+        ContainerError::NameTaken(_) => (StatusCode::CONFLICT, "container_exists"),
+        ContainerError::TooMany => (StatusCode::CONFLICT, "too_many_containers"),
+        ContainerError::Unsound { .. } | ContainerError::Replicas { .. } => {
+            (StatusCode::BAD_REQUEST, "bad_container")
+        }
+        ContainerError::NoImage { .. } => (StatusCode::CONFLICT, "no_image"),
+        ContainerError::NoPlacement(_) => (StatusCode::CONFLICT, "no_placement"),
+        ContainerError::Releasing(_) => (StatusCode::CONFLICT, "releasing"),
+        ContainerError::Volume(VolumeUseError::Files(VolumeError::None(_))) => {
+            (StatusCode::NOT_FOUND, "no_volume")
+        }
+        ContainerError::Volume(_) => (StatusCode::INTERNAL_SERVER_ERROR, "volumes"),
+        ContainerError::Store(_) => STORE,
+    }
 }
 
 /// Returns status and code of a VM error. A reason against a placement has a separate code, so that

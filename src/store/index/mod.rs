@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `containers` | containers, whose replicas share the allocations of VMs |
 //! | `expected_machines` | expected machines by MAC address, name and address |
 //! | `sessions` | retention of boot sessions |
 //! | `operations` | operations by age, and the open ones of each node |
@@ -14,6 +15,7 @@
 //! | `unavailable_units` | units of a node that cannot be allocated |
 //! | `idempotency` | orders with an idempotency key |
 
+pub(crate) mod containers;
 pub(crate) mod expected_machines;
 pub(crate) mod idempotency;
 pub(crate) mod tasks;

@@ -1,21 +1,22 @@
-//! VMs and slots in memory, and the allocations of each node.
+//! VMs, containers and slots in memory, and the allocations of each node.
 
 use super::{nic_index::NicIndex, unavailable_units::UnavailableUnits};
 use crate::{Model, records::RecordIndex, tx::Tx};
 use meshd_model::{
     fleet::Node,
-    work::{Allocations, ApprovedSlot, SlotId, Vm, VmDesiredState},
+    work::{Allocations, ApprovedSlot, SlotId, Vm, VmDesiredState, container::Container},
 };
-use meshd_types::{MacAddr, NodeId, SystemUuid, VmName};
+use meshd_types::{ContainerName, MacAddr, NodeId, SystemUuid, VmName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
 };
 
-/// VMs and slots, with derived indexes.
+/// VMs, containers and slots, with derived indexes.
 #[derive(Default)]
 pub(crate) struct VmIndex {
     vms: BTreeMap<SystemUuid, Vm>,
+    pub(super) containers: BTreeMap<ContainerName, Container>,
     pub(crate) slots: BTreeMap<SlotId, ApprovedSlot>,
     /// Derived: the addresses of slots.
     slot_macs: BTreeMap<MacAddr, SlotId>,
@@ -26,7 +27,7 @@ pub(crate) struct VmIndex {
     stray_nodes: BTreeSet<SystemUuid>,
     unplaced: BTreeSet<SystemUuid>,
     /// Derived: allocations of a node.
-    allocations_by_node: BTreeMap<NodeId, Allocations>,
+    pub(super) allocations_by_node: BTreeMap<NodeId, Allocations>,
     pub(crate) nics: NicIndex,
     pub(crate) unavailable: UnavailableUnits,
 }

@@ -22,12 +22,12 @@ use meshd_model::{
     fleet::{BootSession, ExpectedMachine, History, IdempotencyRecord, Lease, Node, Revisions},
     operations::{NodeOperation, Operation},
     rollouts::{Rollout, RolloutNode},
-    work::{ApprovedSlot, SlotId, Vm, task::Task},
+    work::{ApprovedSlot, SlotId, Vm, container::Container, task::Task},
 };
 use meshd_trust::{ApiToken, TokenRecord};
 use meshd_types::{
-    BisectionId, BootSessionId, Digest, MacAddr, NodeId, OperationId, ProfileName, RolloutId,
-    SystemUuid, TaskId,
+    BisectionId, BootSessionId, ContainerName, Digest, MacAddr, NodeId, OperationId, ProfileName,
+    RolloutId, SystemUuid, TaskId,
 };
 use serde::de::DeserializeOwned;
 use std::{net::Ipv4Addr, str::FromStr};
@@ -86,6 +86,7 @@ record_kinds! {
     "idempotency",    idempotency:     Digest => IdempotencyRecord,       in model.idempotency_records;
     "vm",             vms:             SystemUuid => Vm,                  in model.work;
     "slot",           slots:           SlotId => ApprovedSlot,            in model.work;
+    "container",      containers:      ContainerName => Container,        in model.work;
     "task",           tasks:           TaskId => Task,                    in model.tasks;
     "operation",      operations:      OperationId => Operation,          in model.operations;
     // Machines that operators expect, by boot NIC.

@@ -2,6 +2,7 @@
 
 use crate::{
     boot::BootService,
+    containers::record_replica_reboot,
     environment::records::{phase_event, raise_if_new, record_stage},
     vms::record_reboot,
 };
@@ -32,6 +33,7 @@ impl BootService {
             tx.edit_session(session, |session| session.node = Some(id));
             record_stage(tx, session, Stage::Script, now);
             record_reboot(tx, id, session, now);
+            record_replica_reboot(tx, id, session, now);
             let mut change = None;
             let former = tx.node(id).and_then(|node| node.boot).filter(|former| *former != session);
             let bare_session =

@@ -8,6 +8,7 @@
 use super::store_refusal;
 use crate::{
     boot::BootService,
+    containers::move_replicas,
     enrolment::{
         expected::{adopt_expected, is_adoption_pending},
         revoke::delete_node,
@@ -156,6 +157,7 @@ impl BootService {
             delete_node(tx, old.id, Actor::Central, now);
             tx.put_node(node);
             move_work(tx, old.id, new, now);
+            move_replicas(tx, old.id, new);
             tx.event(Event::new(now, Actor::Central, EventKind::Replaced, detail).of_node(new));
             Ok::<_, StoreError>(true)
         });

@@ -65,6 +65,7 @@ impl NodeOps {
                 // The other nodes of its task become free before VMs are placed.
                 self.tasks.send_unfinished_orders();
                 self.vms.place_unplaced_vms().await;
+                self.containers.place_waiting_replicas().await;
             }
             NodeOrder::AssignProfile { .. }
             | NodeOrder::ChangeVars { .. }

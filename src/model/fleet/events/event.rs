@@ -68,6 +68,8 @@ pub enum EventKind {
     NodeAction,
     /// A task changed its state.
     Task,
+    /// A container was ordered, placed or lost, or a replica changed its state.
+    Container,
     /// DHCP has no free address.
     PoolExhausted,
     /// DHCP has few free addresses.

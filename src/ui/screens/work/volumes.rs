@@ -36,7 +36,9 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 fn row(volume: &VolumeView, may_order: bool) -> Vec<Markup> {
     let users = html! {
         @for vm in &volume.vms { a href=(format!("{PREFIX}/vms/{}", encoded(vm.as_str()))) { (display_text(vm.as_str())) } " " }
+        @for container in &volume.containers { "container " (display_text(container.as_str())) " " }
     };
+    let is_unused = volume.vms.is_empty() && volume.containers.is_empty();
     vec![
         plain(&volume.name),
         plain(volume.kind.as_str()),
@@ -45,7 +47,7 @@ fn row(volume: &VolumeView, may_order: bool) -> Vec<Markup> {
         code(volume.digest),
         time(volume.added_at),
         users,
-        if may_order && volume.vms.is_empty() { remove_form(volume) } else { Markup::default() },
+        if may_order && is_unused { remove_form(volume) } else { Markup::default() },
     ]
 }
 

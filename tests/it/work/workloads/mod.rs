@@ -3,6 +3,7 @@
 
 mod claimed;
 mod nics;
+mod containers;
 mod drained;
 mod guarded;
 mod lost;

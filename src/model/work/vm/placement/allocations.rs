@@ -1,7 +1,11 @@
-//! Sums of the resources that VMs hold on one node, so that a placement does not read every VM.
+//! Sums of the resources that VMs and replicas of containers hold on one node, so that a placement
+//! does not read every record.
 
 use crate::work::Vm;
-use meshd_proto::DiskIdentity;
+use meshd_proto::{
+    DiskIdentity,
+    container::{ReplicaId, ReplicaSpec},
+};
 use meshd_types::{PciAddress, SystemUuid};
 use std::collections::BTreeMap;
 
@@ -41,12 +45,27 @@ impl AllocatedResources {
     }
 }
 
-/// Resources that the VMs of one node hold.
+/// Resources of a replica of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ReplicaResources {
+    /// In bytes.
+    memory: u64,
+    /// Thousandths of a CPU.
+    cpu_millis: u64,
+    /// Published ports of the node.
+    ports: Vec<u16>,
+}
+
+/// Resources that the VMs and replicas of one node hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
     /// Resources of each VM, and the NUMA node to which it is bound.
     vms: BTreeMap<SystemUuid, (AllocatedResources, Option<u32>)>,
-    /// Sum of all VMs.
+    /// Resources of each replica of a container.
+    replicas: BTreeMap<ReplicaId, ReplicaResources>,
+    /// Sum of all replicas: ordinary memory, and CPUs that share threads.
+    of_replicas: AllocatedResources,
+    /// Sum of all VMs and replicas.
     all: AllocatedResources,
     /// Sums of the VMs bound to each NUMA node.
     bound: BTreeMap<u32, AllocatedResources>,
@@ -60,6 +79,8 @@ impl Allocations {
     pub const fn none() -> Self {
         Allocations {
             vms: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            of_replicas: AllocatedResources::NOTHING,
             all: AllocatedResources::NOTHING,
             bound: BTreeMap::new(),
             units: BTreeMap::new(),
@@ -104,9 +125,51 @@ impl Allocations {
         self.units.retain(|_, owner| *owner != uuid);
     }
 
+    /// Adds a replica of a container; replaces an earlier entry of its ID.
+    pub fn add_replica(&mut self, id: ReplicaId, spec: &ReplicaSpec) {
+        let resources = ReplicaResources {
+            memory: spec.memory().bytes(),
+            cpu_millis: spec.cpu_millis.into(),
+            ports: spec.ports.iter().map(|port| port.node).collect(),
+        };
+        self.replicas.insert(id, resources);
+        self.sum_replicas();
+    }
+
+    /// Removes a replica of a container.
+    pub fn remove_replica(&mut self, id: &ReplicaId) {
+        self.replicas.remove(id);
+        self.sum_replicas();
+    }
+
+    /// CPU time is rounded up once for all replicas, not for each.
+    fn sum_replicas(&mut self) {
+        let millis: u64 = self.replicas.values().map(|replica| replica.cpu_millis).sum();
+        let memory = self.replicas.values().map(|replica| replica.memory).sum();
+        let sum = AllocatedResources {
+            memory,
+            shared: millis.div_ceil(1000),
+            ..AllocatedResources::NOTHING
+        };
+        self.all = self.all.join(self.of_replicas, u64::saturating_sub);
+        self.all = self.all.join(sum, u64::saturating_add);
+        self.of_replicas = sum;
+    }
+
+    /// Returns the IDs of all replicas.
+    pub fn replicas(&self) -> impl ExactSizeIterator<Item = &ReplicaId> {
+        self.replicas.keys()
+    }
+
+    /// Returns the replica that publishes a port of the node.
+    pub fn port_owner(&self, port: u16) -> Option<&ReplicaId> {
+        let mut all = self.replicas.iter();
+        all.find(|(_, replica)| replica.ports.contains(&port)).map(|(id, _)| id)
+    }
+
     /// Returns true if nothing is allocated.
     pub fn is_empty(&self) -> bool {
-        self.vms.is_empty() && self.disks.is_empty()
+        self.vms.is_empty() && self.disks.is_empty() && self.replicas.is_empty()
     }
 
     /// Returns the UUIDs of all VMs.
@@ -114,7 +177,7 @@ impl Allocations {
         self.vms.keys().copied()
     }
 
-    /// Returns the sum of all VMs.
+    /// Returns the sum of all VMs and replicas.
     pub fn all(&self) -> &AllocatedResources {
         &self.all
     }

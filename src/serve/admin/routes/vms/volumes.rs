@@ -8,7 +8,7 @@ use axum::{
 };
 use meshd_api::{VolumeView, routes as api};
 use meshd_builder::VolumeError;
-use meshd_central::{Shared, VolumeUseError};
+use meshd_central::{Shared, VolumeUseError, VolumeUsers};
 use meshd_model::fleet::AuditContext;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
@@ -32,7 +32,8 @@ impl From<VolumeUseError> for Refused {
 
 async fn list(State(central): State<Shared>) -> Answer<Vec<VolumeView>> {
     let all = central.vms.list_volumes().await?;
-    Ok(Json(all.into_iter().map(|(info, vms)| VolumeView::new(info, vms)).collect()))
+    let view = |(info, users): (_, VolumeUsers)| VolumeView::new(info, users.vms, users.containers);
+    Ok(Json(all.into_iter().map(view).collect()))
 }
 
 async fn remove(
@@ -41,5 +42,5 @@ async fn remove(
     _: AuditContext,
 ) -> Answer<VolumeView> {
     let info = central.vms.remove_volume(&volume).await?;
-    Ok(Json(VolumeView::new(info, Vec::new())))
+    Ok(Json(VolumeView::new(info, Vec::new(), Vec::new())))
 }

@@ -1,5 +1,11 @@
 //! Reads an OCI layout (OCI image specification 1.1, "Image Layout"): every blob is verified by its
 //! digest and size before it is used.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `container` | imports an image as the image of containers |
+
+pub(super) mod container;
 
 use super::{error::RootFault, read_archive::digest_of};
 use meshd_config::files::read_regular;
@@ -52,6 +58,18 @@ struct Manifest {
 struct Config {
     architecture: String,
     rootfs: LayerIds,
+    config: Option<ImageConfig>,
+}
+
+/// What containers of an image run by default.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct ImageConfig {
+    pub(super) user: Option<String>,
+    pub(super) entrypoint: Option<Vec<String>>,
+    pub(super) cmd: Option<Vec<String>>,
+    pub(super) env: Option<Vec<String>>,
+    pub(super) working_dir: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -75,6 +93,7 @@ pub(super) struct OciImage {
     pub(super) manifest: Digest,
     /// Layers, the lowest first.
     pub(super) layers: Vec<OciLayer>,
+    pub(super) config: ImageConfig,
 }
 
 /// A layout in a folder.
@@ -116,6 +135,7 @@ impl Layout<'_> {
         Ok(OciImage {
             manifest: self.digest(&descriptor)?,
             layers: layers.collect::<Result<_, _>>()?,
+            config: config.config.unwrap_or_default(),
         })
     }
 

@@ -124,7 +124,7 @@ impl UnitFacts {
 }
 
 /// Returns the numbers of ready units and of all units, without switches.
-pub(super) fn count_ready(units: &[UnitFacts]) -> (usize, usize) {
+pub(crate) fn count_ready(units: &[UnitFacts]) -> (usize, usize) {
     let devices = || units.iter().filter(|unit| unit.kind == UnitKind::Device);
     (devices().filter(|unit| unit.state == UnitState::Ready).count(), devices().count())
 }
@@ -207,6 +207,6 @@ mod tests {
         };
         let one = serde_json::to_string(&function).expect("plain").len();
         // A function is a member of one unit only: at worst each occurs twice.
-        assert!(2 * one * super::super::MAX_DEVICES < super::super::MAX_MESSAGE, "{one}");
+        assert!(2 * one * crate::MAX_DEVICES < crate::MAX_MESSAGE, "{one}");
     }
 }

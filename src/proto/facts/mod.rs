@@ -1,6 +1,12 @@
 //! Facts that a node reports at each connection, read from sysfs and procfs.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `iommu_units` | PCI functions of a node, and their IOMMU groups that can be assigned to VMs |
 
-use super::{HookName, Hosting, PciFacts, UnitFacts};
+pub(crate) mod iommu_units;
+
+use crate::{HookName, Hosting, PciFacts, UnitFacts};
 use meshd_types::{BootSessionId, MacAddr, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -44,9 +50,8 @@ pub struct Facts {
     /// empty input.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub task_input: bool,
-    /// Program that runs containers, with its version: `crun 1.14.1`, at most
-    /// [`MAX_RUNTIME_TEXT`](crate::container::MAX_RUNTIME_TEXT) bytes. `None` if the node runs no
-    /// containers.
+    /// Program that runs containers, with its version: `crun 1.14.1`, at most 64 bytes. `None` if
+    /// the node runs no containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_runtime: Option<String>,
     pub versions: Versions,

@@ -1,0 +1,13 @@
+//! Requests and responses for the work of nodes.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `container` | containers and their replicas |
+//! | `slot` | slots and their approval |
+//! | `task` | tasks and their output |
+//! | `vm` | VMs and VM templates |
+
+pub(crate) mod container;
+pub(crate) mod slot;
+pub(crate) mod task;
+pub(crate) mod vm;

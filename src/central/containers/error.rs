@@ -1,0 +1,46 @@
+//! Errors of orders about containers.
+
+use super::MAX_SITE_CONTAINERS;
+use crate::vms::VolumeUseError;
+use meshd_model::work::container::NoReplicaPlacement;
+use meshd_proto::vm::SpecFault;
+use meshd_store::StoreError;
+use meshd_types::{ContainerName, ParseError, VolumeFileName};
+
+/// Why an order about a container is refused. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    #[error("there is no container `{0}`")]
+    None(String),
+    #[error("cannot run container `{0}`: the name is taken")]
+    NameTaken(ContainerName),
+    #[error("cannot run a container: the site has {MAX_SITE_CONTAINERS}")]
+    TooMany,
+    #[error("invalid container `{name}`: {}: {}", fault.key, fault.message)]
+    Unsound { name: ContainerName, fault: SpecFault },
+    #[error("cannot run container `{name}`: volume {volume} is no image of a container")]
+    NoImage { name: ContainerName, volume: VolumeFileName },
+    #[error("cannot run container `{name}`: {source}")]
+    Replicas { name: ContainerName, source: ParseError },
+    #[error("cannot run container: {0}")]
+    NoPlacement(NoReplicaPlacement),
+    #[error("container `{0}` is being deleted")]
+    Releasing(ContainerName),
+    #[error(transparent)]
+    Volume(#[from] VolumeUseError),
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+meshd_types::hints!(ContainerError {
+    ContainerError::None(_) => "`meshd container list` lists all containers";
+    ContainerError::NameTaken(name) => "use another name, or delete that one: meshd container delete {name}";
+    ContainerError::TooMany => "delete some";
+    ContainerError::Unsound { fault, .. } => "{}", fault.hint;
+    ContainerError::NoImage { .. } => "import one: meshd image import NAME --container oci:DIR";
+    ContainerError::NoPlacement(why) => "{}", why.remedy();
+    ContainerError::Releasing(_) => "retry after it disappears from `meshd container list`";
+    @source ContainerError::Replicas { source, .. } => source;
+    @source ContainerError::Volume(source) => source;
+    @source ContainerError::Store(source) => source;
+});

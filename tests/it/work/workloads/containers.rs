@@ -1,0 +1,307 @@
+//! Containers as the central node orders them: placement, reports, and what becomes of replicas when
+//! their node drains, is lost, fenced or removed. Never two copies.
+
+use super::*;
+use crate::world::{World, single_orders::SingleOrders as _};
+use meshd_api::{DrainPolicy, RunContainer};
+use meshd_central::{ContainerError, SpecPart};
+use meshd_model::{
+    fleet::{AuditContext, Phase},
+    work::container::{Container, ReplicaPhase},
+};
+use meshd_proto::{
+    NodeSpec, SpecEntry,
+    container::{
+        ContainerDesiredState, ContainerFault, ContainerUpdate, ReplicaId, ReplicaReport,
+        ReplicaState,
+    },
+};
+use meshd_types::Digest;
+use std::time::Duration;
+
+/// The site has an image, as an import makes it.
+fn add_image(rig: &Rig) {
+    let blobs = rig.central.site().blobs_dir.join("volumes");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let digest = Digest::of(b"a file");
+    std::fs::write(blobs.join(digest.to_string()), "a file").unwrap();
+    let image = json!({
+        "manifest": Digest::of(b"manifest"), "arch": "x86_64", "entrypoint": ["/bin/server"],
+        "env": { "PATH": "/bin" }, "working_dir": "/", "uid": 33, "gid": 33,
+    });
+    let info = json!({
+        "name": "server", "digest": digest, "kind": "squashfs", "size": 6, "virtual_size": 6,
+        "added_at": "2026-01-01T00:00:00Z", "container": image,
+    });
+    std::fs::write(blobs.join(format!("{digest}.json")), info.to_string()).unwrap();
+}
+
+/// A node that runs containers.
+async fn container_host(rig: &Rig, number: u8) -> Machine<'_> {
+    let mut machine = Machine::new(rig, number);
+    machine.facts = facts("ready");
+    machine.facts.container_runtime = Some("crun 1.14".to_owned());
+    machine.boot(Stage::Online).await;
+    ready(&machine).await;
+    machine
+}
+
+fn order(more: serde_json::Value) -> RunContainer {
+    let mut order = json!({ "name": "web", "image": "server" });
+    order.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+    serde_json::from_value(order).unwrap()
+}
+
+async fn run(rig: &Rig, more: serde_json::Value) -> Result<Container, ContainerError> {
+    rig.central.containers.run(order(more), &ordered(Verb::ContainerRun)).await
+}
+
+fn web(rig: &Rig) -> Container {
+    rig.central.containers.container("web").unwrap()
+}
+
+fn node_of(rig: &Rig, index: usize) -> Option<NodeId> {
+    web(rig).replicas[index].node()
+}
+
+fn phase(rig: &Rig, index: usize) -> ReplicaPhase {
+    let container = web(rig);
+    container.phase_of(&container.replicas[index], true)
+}
+
+/// What the link of a node sends for its replicas.
+async fn entries(node: &Machine<'_>) -> Vec<(String, ContainerDesiredState)> {
+    let link = node.link.expect("a link");
+    let sent = node.rig.central.agents.specs(link, SpecPart::Containers).await;
+    let entry = |spec: NodeSpec| match spec.entry {
+        SpecEntry::Containers(entry) => (entry.replica.to_string(), entry.desired_state),
+        other => panic!("{other:?}"),
+    };
+    sent.into_iter().map(entry).collect()
+}
+
+async fn say(node: &Machine<'_>, update: ContainerUpdate) {
+    let state = SectionReport::Containers(update);
+    assert!(node.say(FromAgent::Report(NodeReport { observed: 0, state })).await);
+}
+
+/// The node reports these replicas, and no others.
+async fn report(node: &Machine<'_>, replicas: &[(&str, ReplicaState)]) {
+    let report = |(replica, state): &(&str, ReplicaState)| {
+        let replica: ReplicaId = replica.parse().unwrap();
+        ReplicaReport { replica, run: 1, restarts: 0, state: state.clone() }
+    };
+    say(node, ContainerUpdate::All { replicas: replicas.iter().map(report).collect() }).await;
+}
+
+async fn release(node: &Machine<'_>, replica: &str) {
+    say(node, ContainerUpdate::Released { replica: replica.parse().unwrap() }).await;
+}
+
+const RUNS: ReplicaState = ReplicaState::Running { healthy: None };
+
+#[tokio::test]
+async fn replica_is_placed_only_on_nodes_that_run_containers() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let plain = host(&rig, 1).await;
+    let missing = code(&run(&rig, json!({})).await.expect_err("nothing is imported"));
+    assert!(missing.contains("server") && missing.contains("meshd volume list"), "{missing}");
+    add_image(&rig);
+    let refused = code(&run(&rig, json!({})).await.expect_err("no node has crun"));
+    assert!(refused.contains("runs_no_containers") && refused.contains("crun"), "{refused}");
+    let node = container_host(&rig, 2).await;
+    let large = json!({ "memory_mib": 64 * 1024 });
+    let refused = code(&run(&rig, large).await.expect_err("no node has as much"));
+    assert!(refused.contains("memory_exceeded") && refused.contains("--memory"), "{refused}");
+    let two = code(&run(&rig, json!({ "replicas": 2 })).await.expect_err("one node"));
+    assert!(two.contains("web.1") && two.contains("--replicas"), "{two}");
+    assert!(rig.central.containers.container("web").is_err(), "all replicas or none");
+
+    let container = run(&rig, json!({ "env": { "A": "b" } })).await.unwrap();
+    assert_eq!(container.replicas[0].node(), Some(node.id()));
+    let sent = entries(&node).await;
+    let [(replica, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((replica.as_str(), spec.run, spec.uid), ("web.0", 1, 33));
+    assert_eq!(spec.argv, ["/bin/server"]);
+    assert_eq!(spec.env.len(), 2, "those of the image and of the order");
+    let taken = code(&run(&rig, json!({})).await.expect_err("the name is taken"));
+    assert!(taken.contains("meshd container delete web"), "{taken}");
+    let digest = Digest::of(b"a file");
+    assert!(rig.central.vms.volume_for(node.id(), &digest).is_some());
+    assert!(rig.central.vms.volume_for(plain.id(), &digest).is_none());
+    let used = code(&rig.central.vms.remove_volume("server").await.expect_err("it is in use"));
+    assert!(used.contains("container web"), "{used}");
+}
+
+#[tokio::test]
+async fn report_of_a_node_changes_only_its_own_replicas() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let first = container_host(&rig, 1).await;
+    let second = container_host(&rig, 2).await;
+    run(&rig, json!({ "replicas": 2 })).await.unwrap();
+    let (own, other) = match node_of(&rig, 0) == Some(first.id()) {
+        true => (&first, &second),
+        false => (&second, &first),
+    };
+    report(own, &[("web.0", RUNS), ("web.1", RUNS)]).await;
+    assert_eq!((phase(&rig, 0), phase(&rig, 1)), (ReplicaPhase::Running, ReplicaPhase::Ordered));
+    let gone = entries(own).await;
+    let is_gone = |(replica, state): &(String, ContainerDesiredState)| {
+        replica == "web.1" && *state == ContainerDesiredState::Gone
+    };
+    assert!(gone.iter().any(is_gone), "it must remove what another node has: {gone:?}");
+    release(other, "web.0").await;
+    assert_eq!(node_of(&rig, 0), Some(own.id()));
+}
+
+#[tokio::test]
+async fn release_by_another_node_changes_nothing() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let first = container_host(&rig, 1).await;
+    run(&rig, json!({})).await.unwrap();
+    let second = container_host(&rig, 2).await;
+    rig.central.containers.delete("web", &ordered(Verb::ContainerDelete)).await.unwrap();
+    release(&second, "web.0").await;
+    assert_eq!(node_of(&rig, 0), Some(first.id()));
+    assert_eq!(entries(&first).await, [("web.0".to_owned(), ContainerDesiredState::Gone)]);
+    release(&first, "web.0").await;
+    assert!(rig.central.containers.container("web").is_err(), "nothing of it is left");
+    assert!(rig.central.store().read(|model| model.allocations(first.id()).is_none()));
+}
+
+#[tokio::test]
+async fn drained_node_releases_its_replicas_and_others_get_them() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let first = container_host(&rig, 1).await;
+    run(&rig, json!({})).await.unwrap();
+    report(&first, &[("web.0", RUNS)]).await;
+    let second = container_host(&rig, 2).await;
+    let id = first.id();
+    let drain = ordered(Verb::Drain);
+    rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &drain).await.unwrap();
+    assert_eq!(rig.node(id).phase, Phase::Draining, "the replica is there");
+    rig.pass(Duration::from_secs(6)).await;
+    assert_eq!(entries(&first).await, [("web.0".to_owned(), ContainerDesiredState::Gone)]);
+    assert_eq!(node_of(&rig, 0), Some(id), "it may run there");
+    release(&first, "web.0").await;
+    assert_eq!(node_of(&rig, 0), Some(second.id()));
+    assert!(first.heartbeat(0).await);
+    assert_eq!(rig.node(id).phase, Phase::Maintenance);
+}
+
+#[tokio::test]
+async fn replica_of_a_lost_node_moves_after_its_boot_and_not_before() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let mut first = container_host(&rig, 1).await;
+    run(&rig, json!({})).await.unwrap();
+    report(&first, &[("web.0", RUNS)]).await;
+    let lost = first.id();
+    first.power_off().await;
+    rig.pass(Duration::from_secs(30)).await;
+    assert_eq!(rig.node(lost).phase, Phase::Offline);
+    let second = container_host(&rig, 2).await;
+    rig.pass(Duration::from_secs(6)).await;
+    assert_eq!(node_of(&rig, 0), Some(lost), "it may run there still");
+    first.boot(Stage::Script).await;
+    assert!(rig.node(lost).certificates.is_empty(), "the credentials of the boot before go first");
+    assert!(second.heartbeat(0).await);
+    rig.pass(Duration::from_secs(6)).await;
+    assert_eq!(node_of(&rig, 0), Some(second.id()));
+}
+
+#[tokio::test]
+async fn fenced_node_loses_its_replicas_and_removed_one_only_by_order() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let mut first = container_host(&rig, 1).await;
+    run(&rig, json!({})).await.unwrap();
+    report(&first, &[("web.0", RUNS)]).await;
+    first.lose_power().await;
+    rig.pass(SILENT).await;
+    let second = container_host(&rig, 2).await;
+    rig.central.nodes.fence(first.id(), &ordered(Verb::Fence)).await.unwrap();
+    assert_eq!(node_of(&rig, 0), Some(second.id()));
+
+    report(&second, &[("web.0", RUNS)]).await;
+    let remove = ordered(Verb::Remove);
+    let refused = rig.central.nodes.remove(second.id(), &remove).await.expect_err("it has work");
+    assert!(code(&refused).contains("web.0"), "{refused}");
+    let forced = AuditContext { forced: true, ..remove };
+    rig.central.nodes.remove(second.id(), &forced).await.unwrap();
+    let third = container_host(&rig, 3).await;
+    rig.pass(Duration::from_secs(6)).await;
+    assert_eq!(node_of(&rig, 0), None, "the removed node may run it");
+    let obstacle = web(&rig).replicas[0].obstacle.clone().expect("a reason");
+    assert!(obstacle.contains("meshd container start"), "{obstacle}");
+    rig.central.containers.start("web", &ordered(Verb::ContainerStart)).await.unwrap();
+    assert_eq!(node_of(&rig, 0), Some(third.id()));
+}
+
+#[tokio::test]
+async fn replica_that_a_node_cannot_run_goes_to_another_node() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let first = container_host(&rig, 1).await;
+    run(&rig, json!({ "ports": [{ "node": 80, "container": 80 }] })).await.unwrap();
+    let second = container_host(&rig, 2).await;
+    let failed = ReplicaState::Failed {
+        kind: ContainerFault::PortInUse,
+        detail: "port 80 belongs to nginx".to_owned(),
+    };
+    report(&first, &[("web.0", failed)]).await;
+    assert_eq!(entries(&first).await, [("web.0".to_owned(), ContainerDesiredState::Gone)]);
+    release(&first, "web.0").await;
+    assert_eq!(node_of(&rig, 0), Some(second.id()));
+    // A second container cannot have the port there.
+    let other = json!({ "name": "api", "ports": [{ "node": 80, "container": 8080 }] });
+    let api = run(&rig, other).await.unwrap();
+    assert_eq!(api.replicas[0].node(), Some(first.id()));
+}
+
+#[tokio::test]
+async fn replica_without_record_blocks_its_node_until_it_is_deleted() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let node = container_host(&rig, 1).await;
+    report(&node, &[("old.0", RUNS)]).await;
+    let refused = code(&run(&rig, json!({})).await.expect_err("its work is not known"));
+    assert!(refused.contains("not_ready"), "{refused}");
+    assert_eq!(entries(&node).await, [], "meshd ends nothing without an order");
+    let delete = ordered(Verb::ContainerDelete);
+    assert_eq!(rig.central.containers.delete("old", &delete).await.unwrap(), None);
+    report(&node, &[("old.0", RUNS)]).await;
+    assert_eq!(entries(&node).await, [("old.0".to_owned(), ContainerDesiredState::Gone)]);
+    release(&node, "old.0").await;
+    report(&node, &[]).await;
+    run(&rig, json!({})).await.unwrap();
+}
+
+#[tokio::test]
+async fn stopped_container_starts_again_under_a_new_number() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let node = container_host(&rig, 1).await;
+    run(&rig, json!({})).await.unwrap();
+    report(&node, &[("web.0", RUNS)]).await;
+    rig.central.containers.stop("web", &ordered(Verb::ContainerStop)).await.unwrap();
+    assert_eq!(entries(&node).await, [("web.0".to_owned(), ContainerDesiredState::Stopped)]);
+    report(&node, &[("web.0", ReplicaState::Exited { code: 143 })]).await;
+    assert_eq!(phase(&rig, 0), ReplicaPhase::Stopped);
+    rig.central.containers.start("web", &ordered(Verb::ContainerStart)).await.unwrap();
+    let sent = entries(&node).await;
+    let [(_, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(spec.run, 2);
+}
