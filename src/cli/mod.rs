@@ -14,7 +14,7 @@
 //! | `rollout` | `meshd rollout` and `meshd bisect`: changes of many nodes |
 //! | `site` | commands for the site as a whole |
 //! | `task` | `meshd task`: runs and cancels programs on nodes, and prints their output |
-//! | `vm` | `meshd vm`: creates, starts, stops, moves and deletes VMs |
+//! | `vm` | `meshd vm` and `meshd container`: VMs and containers with their volumes and slots |
 //!
 //! Results go to standard output, messages to standard error. Exit codes: 0 success, 1 refused or
 //! failed, 2 usage error. Commands that need the central node use its admin API. Other commands
@@ -128,6 +128,9 @@ enum Verb {
     /// Manage volume files of VMs
     #[command(subcommand)]
     Volume(vm::volume::Volume),
+    /// Run containers on nodes
+    #[command(subcommand)]
+    Container(vm::container::ContainerCommand),
     /// Run programs on nodes, also MPI
     #[command(subcommand)]
     Task(task::Task),
@@ -346,6 +349,7 @@ fn run(cli: Cli) -> ExitCode {
         Verb::Slot(slot) => slot.run(&context),
         Verb::Vm(vm) => vm.run(&context),
         Verb::Volume(volume) => volume.run(&context),
+        Verb::Container(container) => container.run(&context),
         Verb::Task(task) => task.run(&context),
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),

@@ -11,7 +11,7 @@
 //! | `body_schema` | types of request and response bodies |
 //! | `site` | status, time series, operations, profiles, overlays, images, DHCP, events, audit log, backup |
 //! | `value_schema` | schemas of values that have several JSON types |
-//! | `work` | VMs, slots, volumes and tasks |
+//! | `work` | VMs, slots, volumes, containers and tasks |
 //!
 //! The server binds a handler to each constant. A client builds paths from the constants. The name
 //! of a constant in lower case is the operation ID in the OpenAPI document: renaming a constant

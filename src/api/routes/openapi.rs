@@ -189,6 +189,7 @@ fn description(name: &str) -> &'static str {
         "follow" => "true: continues with new rows",
         "path" => "only this file, with its text",
         "tail" => "maximum number of bytes, from the end",
+        "argv" => "program and arguments, as a JSON list of texts",
         _ => "",
     }
 }

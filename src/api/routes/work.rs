@@ -1,9 +1,9 @@
-//! Routes of VMs, slots, volumes and tasks.
+//! Routes of VMs, slots, volumes, containers and tasks.
 
 use super::{Array, Binary, Empty, Get, JsonLines, Nullable, Object, Post, route::routes};
 use crate::{
-    ApproveSlot, CreateVm, DeleteVm, RunTask, SlotView, TaskOutput, TaskView, TemplateView, VmView,
-    VolumeView,
+    ApproveSlot, ContainerView, CreateVm, DeleteVm, RunContainer, RunTask, SlotView, TaskOutput,
+    TaskView, TemplateView, VmView, VolumeView,
 };
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
@@ -52,6 +52,34 @@ routes! {
     LIST_VOLUMES: Get<Array<VolumeView>> = Get::new("/v1/volumes", "List volumes");
     REMOVE_VOLUME: Post<Empty, Object<VolumeView>, 1> =
         Post::new("/v1/volumes/{volume}/remove", Verb::VolumeRemove, "Remove a volume that no VM uses");
+
+    LIST_CONTAINERS: Get<Array<ContainerView>> = Get::new("/v1/containers", "List containers");
+    GET_CONTAINER: Get<Object<ContainerView>, 1> =
+        Get::new("/v1/containers/{container}", "Show a container and its replicas");
+    RUN_CONTAINER: Post<Object<RunContainer>, Object<ContainerView>> =
+        Post::new("/v1/containers", Verb::ContainerRun, "Run a container and assign nodes; all or nothing");
+    START_CONTAINER: Post<Empty, Object<ContainerView>, 1> = Post::new(
+        "/v1/containers/{container}/start",
+        Verb::ContainerStart,
+        "Start the replicas of a container that do not run",
+    );
+    STOP_CONTAINER: Post<Empty, Object<ContainerView>, 1> =
+        Post::new("/v1/containers/{container}/stop", Verb::ContainerStop, "End all processes of a container");
+    DELETE_CONTAINER: Post<Empty, Nullable<ContainerView>, 1> = Post::new(
+        "/v1/containers/{container}/delete",
+        Verb::ContainerDelete,
+        "Delete a container: its nodes release everything",
+    );
+    OPEN_CONTAINER_EXEC: Get<Empty, 1> = Get::new(
+        "/v1/containers/{container}/exec",
+        "Run a program in a replica: a WebSocket; binary frames are bytes, text frames are notes",
+    )
+    .query(&["rows", "columns", "terminal", "argv"])
+    .role(Role::Admin);
+    GET_CONTAINER_LOG: Get<Binary, 1> =
+        Get::new("/v1/containers/{container}/logs", "Read the output of a replica, or follow it")
+            .query(&["follow"])
+            .role(Role::Operator);
 
     LIST_TASKS: Get<Array<TaskView>> = Get::new("/v1/tasks", "List tasks, the newest last").query(TASK_PARAMETERS);
     GET_TASK: Get<Object<TaskView>, 1> = Get::new("/v1/tasks/{task}", "Show a task and its nodes");

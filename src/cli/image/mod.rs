@@ -14,7 +14,7 @@ use super::{
     lab::signals::on_first_end_signal,
     output::{
         list::ListOutput,
-        print::{bytes, table, write},
+        print::{bytes, now, table, write},
         progress::Drawing,
     },
     wait,
@@ -22,7 +22,8 @@ use super::{
 use clap::Subcommand;
 use meshd_api::{ImageView, routes as api};
 use meshd_builder::{
-    ArtifactKind, BuildError, BuildRequest, ImportRequest, Version,
+    ArtifactKind, BuildError, BuildRequest, ContainerImport, ContainerImportError, ContainerSource,
+    ImportRequest, Version,
     import::recipe::{is_import, is_url},
 };
 use meshd_config::{Site, suggest};
@@ -30,7 +31,7 @@ use meshd_image::catalog::{
     ImageError, ImageManifest,
     versions::{CACHE, WORK},
 };
-use meshd_types::{ImageName, ProfileName};
+use meshd_types::{Architecture, ImageName, ProfileName};
 use std::path::PathBuf;
 use versions::Prune;
 
@@ -66,6 +67,12 @@ pub(super) enum Image {
         /// Keep the current version in use
         #[arg(long)]
         no_promote: bool,
+        /// Import an OCI image for containers, as volume NAME
+        #[arg(long, value_name = "oci:DIR|oci-archive:FILE|docker://REF", conflicts_with_all = ["from", "mirror", "trust_mirror", "no_promote"])]
+        container: Option<ContainerSource>,
+        /// Architecture of the OCI image [default: this machine's]
+        #[arg(long, requires = "container")]
+        arch: Option<Architecture>,
     },
     /// Make a version the current one, from the next boot on
     Promote {
@@ -104,7 +111,10 @@ impl Image {
         match self {
             Image::List { output } => output.print(&local_images(&site)?, |all| list(all)),
             Image::Build { name, no_promote } => build(&site, &name, !no_promote),
-            Image::Import { name, from, mirror, trust_mirror, no_promote } => {
+            Image::Import { name, container: Some(source), arch, .. } => {
+                import_container_image(&site, &name, source, arch)
+            }
+            Image::Import { name, from, mirror, trust_mirror, no_promote, .. } => {
                 import(&site, &name, from, mirror, trust_mirror, !no_promote)
             }
             Image::Promote { name, version } => {
@@ -260,6 +270,36 @@ fn import(
     let request = ImportRequest { build: request(site, name, promote), from, mirror, trust_mirror };
     on_first_end_signal(meshd_builder::interrupt)?;
     print_outcome(meshd_builder::import(&request, &Drawing::new()))
+}
+
+/// Imports an OCI image as a volume, and prints its digest.
+fn import_container_image(
+    site: &Site,
+    name: &str,
+    source: ContainerSource,
+    arch: Option<Architecture>,
+) -> Result<(), Failure> {
+    let arch = match arch {
+        Some(arch) => arch,
+        None => std::env::consts::ARCH
+            .parse()
+            .map_err(|error| Failure::new(format!("{error}"), "name it with --arch"))?,
+    };
+    let import = ContainerImport {
+        name: name.parse().map_err(|error| Failure::of(&error))?,
+        source,
+        arch,
+        blobs_dir: site.blobs_dir.clone(),
+        work_dir: site.blobs_dir.join(WORK),
+        now: now(),
+    };
+    on_first_end_signal(meshd_builder::interrupt)?;
+    let imported = meshd_builder::import_container(&import, &Drawing::new());
+    let volume = imported.map_err(|error| match error {
+        ContainerImportError::Build(error) => build_failure(error),
+        ContainerImportError::Volume(error) => Failure::of(&error),
+    })?;
+    write(&format!("{}: {}, {}\n", volume.name, bytes(volume.size), volume.digest))
 }
 
 fn verify(site: &Site, name: &str) -> Result<(), Failure> {

@@ -86,6 +86,19 @@ impl Shell {
     }
 }
 
+impl Shell {
+    /// A program in a replica of a container.
+    pub(in crate::cli) fn of_replica(replica: &str, argv: &[String]) -> Result<Self, Failure> {
+        let argv = serde_json::to_string(argv).map_err(|error| Failure::without_hint(&error))?;
+        Ok(Shell {
+            path: api::OPEN_CONTAINER_EXEC.path([&replica]).with("argv", argv),
+            title: format!("container {replica}"),
+            show: format!("meshd container show {replica}"),
+            without_terminal: format!("meshd container logs {replica} shows its output"),
+        })
+    }
+}
+
 /// Opens a shell, and returns its exit code. The terminal is restored in every case.
 pub(in crate::cli) async fn open_shell(client: &AdminClient, shell: Shell) -> Result<(), Failure> {
     let Shell { path, title, show: show_it, without_terminal } = shell;

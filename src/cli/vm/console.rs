@@ -131,19 +131,14 @@ fn connection_failure(error: &Error) -> Failure {
     Failure::new(format!("the console broke off: {error}"), "try again")
 }
 
-/// Prints the console log, and new output with `follow`.
+/// Prints the log of a console or a container, and new output if it is followed.
 pub(crate) async fn logs(
     client: &AdminClient,
-    vm: &str,
-    follow: bool,
+    log: api::GetPath<api::Binary>,
     option: RawOutput,
 ) -> Result<(), Failure> {
     let mut output = ForeignOutput::new(option);
-    client
-        .stream(api::GET_VM_CONSOLE_LOG.path([&vm]).with("follow", follow), |bytes| {
-            output.out(bytes)
-        })
-        .await?;
+    client.stream(log, |bytes| output.out(bytes)).await?;
     output.end();
     Ok(())
 }

@@ -3,11 +3,13 @@
 //! | module | content |
 //! | --- | --- |
 //! | `console` | `meshd vm console` and `meshd vm logs`: the serial console of a VM |
+//! | `container` | `meshd container`: runs, stops and deletes containers |
 //! | `slot` | `meshd slot`: approves and releases slots |
 //! | `volume` | `meshd volume`: adds, lists and removes volume files |
 //! | `wait` | `--wait` of `meshd vm`: waits until a VM reaches its desired state or fails |
 
 pub(crate) mod console;
+pub(crate) mod container;
 pub(crate) mod slot;
 pub(crate) mod volume;
 pub(crate) mod wait;
@@ -182,7 +184,10 @@ impl Vm {
                     let shell = Shell::of_vm(&vm, user.as_ref(), forget_host_key);
                     open_shell(&client, shell).await
                 }
-                Vm::Logs { vm, follow, raw } => console::logs(&client, &vm, follow, raw).await,
+                Vm::Logs { vm, follow, raw } => {
+                    let log = api::GET_VM_CONSOLE_LOG.path([&vm]).with("follow", follow);
+                    console::logs(&client, log, raw).await
+                }
                 Vm::Delete { vm, node, yes, force, wait } => {
                     let client = client.with_force(force);
                     if !yes {

@@ -64,6 +64,7 @@ pub(crate) fn bound() -> Binder {
         vms::volumes::bind,
         vms::slots::bind,
         tasks::bind,
+        vms::containers::bind,
     ];
     groups.into_iter().fold(Binder::default(), |binder, group| group(binder))
 }

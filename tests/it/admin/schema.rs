@@ -9,8 +9,14 @@ use std::{
 };
 
 /// A WebSocket, and a stream: neither is a response that ends.
-const ENDLESS: [&str; 5] =
-    ["open_vm_console", "open_vm_shell", "open_node_shell", "open_task_input", "stream_events"];
+const ENDLESS: [&str; 6] = [
+    "open_vm_console",
+    "open_vm_shell",
+    "open_node_shell",
+    "open_container_exec",
+    "open_task_input",
+    "stream_events",
+];
 /// Requests for each operation and kind of data.
 const EXAMPLES: &str = "6";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\

@@ -15,7 +15,7 @@
 //! | `tasks` | tasks and their output |
 //! | `tokens` | API tokens |
 //! | `trust` | certificate authority, tokens of nodes |
-//! | `vms` | VMs, their consoles, slots and volumes |
+//! | `vms` | VMs, their consoles, slots and volumes; containers |
 
 pub(crate) mod backup;
 pub(crate) mod catalog;

@@ -7,7 +7,7 @@ use meshd_model::{
     bisections::Bisection,
     fleet::{Condition, ConditionKind, DeliveredGeneration, Generation, History, Lease, Phase},
     rollouts::{Rollout, RolloutNode},
-    work::{Vm, task::Task},
+    work::{Vm, container::Container, task::Task},
 };
 use meshd_types::{Digest, SystemUuid};
 use serde_json::{Value, json};
@@ -39,7 +39,8 @@ for answer in json.load(open(folder + "/answers.json")):
             print(name, "/".join(map(str, error.absolute_path)), error.message[:200])
 "#;
 /// A stream, and WebSockets: their answers have no end.
-const ENDLESS: [&str; 6] = [
+const ENDLESS: [&str; 7] = [
+    "/v1/containers/{container}/exec",
     "/v1/events/stream",
     "/v1/vms/{vm}/console",
     "/v1/vms/{vm}/shell",
@@ -135,6 +136,24 @@ fn task(node: NodeId, user: &Value) -> Task {
     serde_json::from_value(task).expect("a task")
 }
 
+/// A container with a replica that runs, and one that failed.
+fn container(node: NodeId) -> Container {
+    let spec = json!({ "run": 0, "image": Digest([3; 32]), "image_size": 4096, "argv": ["/bin/server"], "env": { "A": "b" },
+        "working_dir": "/", "uid": 33, "gid": 33, "cpu_millis": 500, "memory_mib": 64, "scratch_mib": 16,
+        "ports": [{ "node": 8080, "container": 80 }], "restart": { "when": "on_failure", "max": 3 }, "stop_seconds": 10,
+        "health": { "probe": "http", "port": 80, "path": "/", "interval_seconds": 10, "timeout_seconds": 2, "failures": 3,
+            "start_seconds": 0 } });
+    let runs = json!({ "state": "running", "healthy": true });
+    let failed = json!({ "state": "failed", "kind": "port_in_use", "detail": "8080" });
+    let replica = |state: Value| {
+        json!({ "run": 1, "placement": { "node": node, "since": at(1_000) },
+        "last_report": { "run": 1, "restarts": 2, "state": state, "since": at(2_000) } })
+    };
+    let container = json!({ "name": "web", "image": "server", "arch": "x86_64", "spec": spec, "desired_state": "run",
+        "owner": "uid:0", "created_at": at(1_000), "replicas": [replica(runs), replica(failed)] });
+    serde_json::from_value(container).expect("a container")
+}
+
 /// A bisection that found its generation.
 fn bisection(node: NodeId) -> Bisection {
     let [good, bad] = ["01", "02"].map(|byte| byte.repeat(32));
@@ -208,6 +227,7 @@ async fn populate_rack(fixture: &Fixture) {
         tx.put_bisection(bisection(node));
         tx.put_vm(vm());
         tx.put_task(task(node, &json!({ "uid": 1000 })));
+        tx.put_container(container(node));
         for kind in [EventKind::Raised { condition: ConditionKind::Drift }, EventKind::Stage { stage: Stage::Script }] {
             tx.event(Event::new(at(5_000), Actor::Node, kind, "it differs").of_node(node));
         }
@@ -217,7 +237,7 @@ async fn populate_rack(fixture: &Fixture) {
 }
 
 /// Orders whose answers are validated. Some of them are refused.
-const ORDERS: [(&str, &str, &str); 25] = [
+const ORDERS: [(&str, &str, &str); 26] = [
     (
         "/v1/api-tokens/create",
         "/v1/api-tokens/create",
@@ -241,6 +261,7 @@ const ORDERS: [(&str, &str, &str); 25] = [
     ("/v1/slots/{node}/{unit}/disable", "", "null"),
     ("/v1/vms/{vm}/start", "", "null"),
     ("/v1/tasks/{task}/cancel", "", "null"),
+    ("/v1/containers/{container}/stop", "", "null"),
     ("/v1/bulk/nodes/doctor", "/v1/bulk/nodes/doctor", r#"{"nodes":[]}"#),
     (
         "/v1/rollouts/plan",
@@ -255,7 +276,8 @@ const ORDERS: [(&str, &str, &str); 25] = [
 
 /// Reads that have no successful answer here: the rack has no image, no agent, no BMC and no
 /// archived generations.
-const REFUSED: [&str; 8] = [
+const REFUSED: [&str; 9] = [
+    "GET /v1/containers/{container}/logs",
     "GET /v1/nodes/{node}/diff",
     "GET /v1/nodes/{node}/firmware",
     "GET /v1/nodes/{node}/sel",
@@ -279,6 +301,7 @@ async fn answers_of_every_route_conform_to_the_openapi_document() {
             ("{rollout}", ROLLOUT),
             ("{bisection}", BISECTION),
             ("{vm}", VM),
+            ("{container}", "web"),
             ("{unit}", UNIT),
             ("{name}", name),
         ];

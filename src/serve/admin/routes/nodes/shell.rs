@@ -17,8 +17,8 @@ use bytes::Bytes;
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
 use meshd_api::routes as api;
 use meshd_central::{
-    ConsoleFrame, ConsoleInput, ConsoleSession, GuestShellRequest, Shared, ShellError, ShellLimits,
-    ShellTerminal,
+    ConsoleFrame, ConsoleInput, ConsoleSession, GuestShellRequest, ReplicaExecRequest, Shared,
+    ShellError, ShellLimits, ShellTerminal,
 };
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::{
@@ -83,6 +83,8 @@ pub(crate) fn shell_terminal(
 pub(crate) enum ShellTarget {
     Node(NodeId, ShellTerminal),
     Guest(SystemUuid, GuestShellRequest),
+    /// A replica of a container.
+    Replica(String, ReplicaExecRequest),
 }
 
 impl ShellTarget {
@@ -98,6 +100,9 @@ impl ShellTarget {
             ShellTarget::Guest(vm, request) => {
                 central.vms.open_guest_shell(vm, request, context).await?
             }
+            ShellTarget::Replica(replica, request) => {
+                central.containers.open_exec(&replica, request, context).await?
+            }
         })
     }
 
@@ -106,6 +111,8 @@ impl ShellTarget {
         match self {
             ShellTarget::Node(..) => central.tasks.check_shells().is_ok(),
             ShellTarget::Guest(..) => central.vms.check_guest_shells().is_ok(),
+            // Its program has the rights of the container only.
+            ShellTarget::Replica(..) => true,
         }
     }
 
@@ -116,6 +123,7 @@ impl ShellTarget {
             ShellTarget::Guest(..) => {
                 "the site file forbids shells of guests: [agent].guest_shells = false"
             }
+            ShellTarget::Replica(..) => "the site file forbids it",
         }
     }
 
@@ -123,6 +131,9 @@ impl ShellTarget {
         match self {
             ShellTarget::Node(node, _) => central.tasks.shell_ended(*node, why, context).await,
             ShellTarget::Guest(vm, _) => central.vms.guest_shell_ended(*vm, why, context).await,
+            ShellTarget::Replica(replica, _) => {
+                central.containers.exec_ended(replica, why, context).await;
+            }
         }
     }
 }

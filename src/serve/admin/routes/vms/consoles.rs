@@ -170,10 +170,15 @@ async fn logs(
     Path(vm): Path<String>,
     QueryOf(query): QueryOf<ConsoleLogQuery>,
 ) -> Result<Response, Refused> {
-    let ApiState { central, shutdown, .. } = state;
     let history = query.tail.unwrap_or(u64::MAX);
-    let session =
-        central.vms.open_console(central.vms.resolve_vm(&vm)?, history, query.follow, None).await?;
+    let vms = &state.central.vms;
+    let session = vms.open_console(vms.resolve_vm(&vm)?, history, query.follow, None).await?;
+    Ok(stream_output(session, state, caller))
+}
+
+/// Streams the output of a console until it ends.
+pub(crate) fn stream_output(session: ConsoleSession, state: ApiState, caller: Caller) -> Response {
+    let ApiState { central, shutdown, .. } = state;
     let tail = (session, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
         let (session, central, caller, shutdown) = &mut tail;
@@ -196,7 +201,7 @@ async fn logs(
             }
         }
     });
-    Ok(([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(body)).into_response())
+    ([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(body)).into_response()
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 //! | module | routes |
 //! | --- | --- |
 //! | `consoles` | consoles of VMs |
+//! | `containers` | containers, their logs and programs in them |
 //! | `guest_shell` | shells of guests |
 //! | `slots` | slots |
 //! | `volumes` | volumes of VMs |
 
 pub(crate) mod consoles;
+pub(crate) mod containers;
 pub(crate) mod guest_shell;
 pub(crate) mod slots;
 pub(crate) mod volumes;

@@ -1,0 +1,468 @@
+//! `meshd container`: runs, stops and deletes containers.
+
+use super::console;
+use crate::cli::{
+    Context, Failure,
+    client::{AdminClient, NodeNames},
+    output::{
+        list::ListOutput,
+        print::{Output, ago, confirm, fields, now, span, table, word},
+        writer::RawOutput,
+    },
+    task::{Shell, open_shell},
+    wait,
+};
+use clap::{Args, Subcommand};
+use meshd_api::{ContainerView, ReplicaView, RunContainer, routes as api};
+use meshd_config::parse_duration;
+use meshd_model::work::container::ReplicaPhase;
+use meshd_proto::{
+    container::{ContainerRestart, HealthCheck, HealthProbe, PublishedPort},
+    vm::ByteSize,
+};
+use meshd_types::ContainerName;
+use std::time::{Duration, Instant};
+
+/// Interval between two requests of `--wait`.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A container has replicas, each on a node of its own.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContainerCommand {
+    /// Run a container, and place its replicas
+    Run(Box<RunContainerCommand>),
+    /// List containers
+    List {
+        #[command(flatten)]
+        output: ListOutput,
+    },
+    /// Show a container and its replicas
+    Show {
+        /// Container
+        container: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the output of a replica
+    Logs {
+        /// Container, or one of several replicas: NAME.INDEX
+        container: String,
+        /// Follow the output
+        #[arg(long, short)]
+        follow: bool,
+        #[command(flatten)]
+        raw: RawOutput,
+    },
+    /// Run a program in a replica, at a terminal (role admin)
+    Exec {
+        /// Container, or one of several replicas: NAME.INDEX
+        container: String,
+        /// Program and arguments, without a shell
+        #[arg(last = true, required = true, value_name = "ARGV")]
+        argv: Vec<String>,
+    },
+    /// Start the replicas that do not run
+    Start {
+        /// Container
+        container: String,
+        #[command(flatten)]
+        wait: WaitReady,
+    },
+    /// End all processes of a container
+    Stop {
+        /// Container
+        container: String,
+    },
+    /// Delete a container with its logs
+    Delete {
+        /// Container
+        container: String,
+        /// Skip the confirmation
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunContainerCommand {
+    /// Name of the container
+    name: ContainerName,
+    /// Name or digest of an imported image
+    image: String,
+    /// Number of replicas
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    replicas: u16,
+    /// Publish a TCP port, as PORT or NODE-PORT:PORT
+    #[arg(long, short, value_name = "PORT", value_parser = port)]
+    publish: Vec<PublishedPort>,
+    /// Set an environment variable
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Working directory [default: the image's]
+    #[arg(long, value_name = "DIR")]
+    workdir: Option<String>,
+    /// User and group ID [default: the image's]
+    #[arg(long, value_name = "UID[:GID]", value_parser = user)]
+    user: Option<(u32, Option<u32>)>,
+    /// Limit of CPU time
+    #[arg(long, value_name = "CPUS", value_parser = cpu_millis, default_value = "1")]
+    cpus: u32,
+    /// Limit of memory, with written files
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    memory: ByteSize,
+    /// Limit of written files [default: 64M]
+    #[arg(long, value_name = "SIZE")]
+    scratch: Option<ByteSize>,
+    /// always, never, on-failure or on-failure:N
+    #[arg(long, value_name = "WHEN", value_parser = restart, default_value = "always")]
+    restart: ContainerRestart,
+    /// Health check: tcp:PORT, http:PORT/PATH or exec:ARGV
+    #[arg(long, value_name = "CHECK", value_parser = probe)]
+    health: Option<HealthProbe>,
+    /// Seconds between two health checks
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "health")]
+    health_interval: u16,
+    /// Seconds until a health check fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, requires = "health")]
+    health_timeout: u16,
+    /// Failed checks in a row that count
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "health")]
+    health_failures: u8,
+    /// Seconds after the start without health checks
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "health")]
+    health_start: u16,
+    /// Seconds between SIGTERM and SIGKILL
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    stop_timeout: u16,
+    #[command(flatten)]
+    wait: WaitReady,
+    #[command(flatten)]
+    output: Output,
+    /// Program and arguments, without a shell [default: the image's]
+    #[arg(last = true, value_name = "ARGV")]
+    argv: Vec<String>,
+}
+
+/// Whether a command returns when its order is recorded, or when all replicas run.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct WaitReady {
+    /// Wait until all replicas run and are healthy
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "5m", value_parser = limit)]
+    wait: Option<Duration>,
+}
+
+fn limit(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a number and one of s, m, h, d: 5m".to_owned())
+}
+
+fn port(text: &str) -> Result<PublishedPort, String> {
+    let number = |text: &str| {
+        let port = text.parse::<u16>().ok().filter(|port| *port > 0);
+        port.ok_or_else(|| "write PORT or NODE-PORT:PORT, each from 1 to 65535".to_owned())
+    };
+    let (node, container) = text.split_once(':').unwrap_or((text, text));
+    Ok(PublishedPort { node: number(node)?, container: number(container)? })
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').ok_or_else(|| "write NAME=VALUE".to_owned())?;
+    Ok((pair.0.to_owned(), pair.1.to_owned()))
+}
+
+fn user(text: &str) -> Result<(u32, Option<u32>), String> {
+    let number = |text: &str| text.parse().map_err(|_| "write UID or UID:GID".to_owned());
+    match text.split_once(':') {
+        Some((uid, gid)) => Ok((number(uid)?, Some(number(gid)?))),
+        None => Ok((number(text)?, None)),
+    }
+}
+
+/// Parses a decimal number of CPUs with up to three digits after the point.
+fn cpu_millis(text: &str) -> Result<u32, String> {
+    let error = || "write a number of CPUs from 0.01 to 1024, such as 0.5".to_owned();
+    let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
+    let is_plain = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit());
+    if rest.is_empty() || rest.len() > 3 || !is_plain(whole) || !is_plain(rest) {
+        return Err(error());
+    }
+    let whole: u32 = whole.parse().map_err(|_| error())?;
+    let rest: u32 = format!("{rest:0<3}").parse().map_err(|_| error())?;
+    let millis = whole.checked_mul(1000).and_then(|millis| millis.checked_add(rest));
+    millis.filter(|millis| (10..=1_024_000).contains(millis)).ok_or_else(error)
+}
+
+fn restart(text: &str) -> Result<ContainerRestart, String> {
+    match text {
+        "always" => Ok(ContainerRestart::Always),
+        "never" => Ok(ContainerRestart::Never),
+        "on-failure" => Ok(ContainerRestart::OnFailure { max: 5 }),
+        text => {
+            let max = text.strip_prefix("on-failure:").and_then(|max| max.parse().ok());
+            max.map(|max| ContainerRestart::OnFailure { max })
+                .ok_or_else(|| "write always, never, on-failure or on-failure:N".to_owned())
+        }
+    }
+}
+
+fn probe(text: &str) -> Result<HealthProbe, String> {
+    let error = || "write tcp:PORT, http:PORT/PATH or \"exec:PROGRAM ARGUMENT\"".to_owned();
+    let number = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(error);
+    match text.split_once(':') {
+        Some(("tcp", port)) => Ok(HealthProbe::Tcp { port: number(port)? }),
+        Some(("http", target)) => {
+            let (port, path) = target.split_once('/').unwrap_or((target, ""));
+            Ok(HealthProbe::Http { port: number(port)?, path: format!("/{path}") })
+        }
+        Some(("exec", argv)) => {
+            let argv: Vec<String> = argv.split_whitespace().map(str::to_owned).collect();
+            if argv.is_empty() { Err(error()) } else { Ok(HealthProbe::Exec { argv }) }
+        }
+        _ => Err(error()),
+    }
+}
+
+/// Converts into MiB, rounded up.
+fn mib(size: ByteSize) -> u32 {
+    u32::try_from(size.bytes().div_ceil(1 << 20)).unwrap_or(u32::MAX)
+}
+
+impl ContainerCommand {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        wait(async {
+            match self {
+                ContainerCommand::Run(run) => run.run(&client).await,
+                ContainerCommand::List { output } => {
+                    let all = client.get(api::LIST_CONTAINERS.path([])).await?;
+                    let names = client.node_names_for(*output).await;
+                    output.print(&all, |all| list(all, &names))
+                }
+                ContainerCommand::Show { container, output } => {
+                    let container = client.get(api::GET_CONTAINER.path([&container])).await?;
+                    let names = client.node_names_for(output).await;
+                    output.print(&container, |container| show(container, &names))
+                }
+                ContainerCommand::Logs { container, follow, raw } => {
+                    let log = api::GET_CONTAINER_LOG.path([&container]).with("follow", follow);
+                    console::logs(&client, log, raw).await
+                }
+                ContainerCommand::Exec { container, argv } => {
+                    open_shell(&client, Shell::of_replica(&container, &argv)?).await
+                }
+                ContainerCommand::Start { container, wait } => {
+                    let order = api::START_CONTAINER.path([&container]);
+                    let container = client.post(order, &()).await?;
+                    message!("{}: start is ordered", container.name);
+                    wait.wait(&client, &container).await.map(drop)
+                }
+                ContainerCommand::Stop { container } => {
+                    let order = api::STOP_CONTAINER.path([&container]);
+                    let container = client.post(order, &()).await?;
+                    message!("{}: stop is ordered", container.name);
+                    Ok(())
+                }
+                ContainerCommand::Delete { container, yes } => {
+                    if !yes {
+                        confirm(&format!("Delete the container {container} with its logs?"))?;
+                    }
+                    let order = api::DELETE_CONTAINER.path([&container]);
+                    match client.post(order, &()).await? {
+                        Some(gone) => message!("{} is being released by its nodes", gone.name),
+                        None => message!(
+                            "{container} has no record; its nodes were ordered to release it"
+                        ),
+                    }
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+impl RunContainerCommand {
+    async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let health = self.health.map(|probe| HealthCheck {
+            probe,
+            interval_seconds: self.health_interval,
+            timeout_seconds: self.health_timeout,
+            failures: self.health_failures,
+            start_seconds: self.health_start,
+        });
+        let order = RunContainer {
+            name: self.name,
+            image: self.image,
+            replicas: self.replicas,
+            argv: self.argv,
+            env: self.env.into_iter().collect(),
+            working_dir: self.workdir,
+            uid: self.user.map(|(uid, _)| uid),
+            gid: self.user.and_then(|(_, gid)| gid),
+            cpu_millis: Some(self.cpus),
+            memory_mib: Some(mib(self.memory)),
+            scratch_mib: self.scratch.map(mib),
+            ports: self.publish,
+            restart: self.restart,
+            health,
+            stop_seconds: Some(self.stop_timeout),
+        };
+        let container = client.post(api::RUN_CONTAINER.path([]), &order).await?;
+        let container = self.wait.wait(client, &container).await?;
+        let names = client.node_names_for(self.output).await;
+        self.output.print(&container, |container| show(container, &names))
+    }
+}
+
+impl WaitReady {
+    /// Waits if `--wait` is present. Returns the last view of the container.
+    async fn wait(
+        self,
+        client: &AdminClient,
+        container: &ContainerView,
+    ) -> Result<ContainerView, Failure> {
+        let mut container = container.clone();
+        let Some(limit) = self.wait else { return Ok(container) };
+        let name = container.name.clone();
+        let started = Instant::now();
+        let mut printed = String::new();
+        loop {
+            if container.is_ready() {
+                return Ok(container);
+            }
+            let failed = container.replicas.iter().find(|replica| {
+                matches!(replica.phase, ReplicaPhase::Failed | ReplicaPhase::Exited)
+            });
+            if let Some(replica) = failed {
+                let message = format!("replica {}", describe(replica));
+                return Err(Failure::new(message, format!("meshd container logs {}", replica.id)));
+            }
+            let waiting = container.replicas.iter().filter(|replica| !replica.runs());
+            let state = waiting.map(describe).collect::<Vec<_>>().join(", ");
+            if state != printed {
+                message!("{state}");
+                printed = state;
+            }
+            if started.elapsed() >= limit {
+                let first = container.replicas.iter().find(|replica| !replica.runs());
+                let id = first.map_or_else(|| format!("{name}.0"), |it| it.id.to_string());
+                return Err(Failure::new(
+                    format!("{name} is not ready after {}: {printed}", span(limit)),
+                    format!("meshd container logs {id}; the order remains in effect"),
+                ));
+            }
+            tokio::time::sleep(PAUSE).await;
+            container = client.get(api::GET_CONTAINER.path([&name])).await?;
+        }
+    }
+}
+
+fn describe(replica: &ReplicaView) -> String {
+    let detail = match (&replica.detail, replica.code) {
+        (detail, _) if !detail.is_empty() => format!(" ({detail})"),
+        (_, Some(code)) => format!(" (code {code})"),
+        _ => String::new(),
+    };
+    format!("{} is {}{detail}", replica.id, replica.phase.as_str())
+}
+
+fn list(all: &[ContainerView], names: &NodeNames) -> String {
+    let rows = all.iter().map(|container| {
+        let nodes: Vec<String> =
+            container.replicas.iter().map(|replica| names.maybe_label(replica.node)).collect();
+        let restarts: u32 = container.replicas.iter().map(|replica| replica.restarts).sum();
+        let nodes = nodes.into_iter().filter(|node| !node.is_empty()).collect::<Vec<_>>();
+        [
+            container.name.to_string(),
+            word(&container.desired_state),
+            format!("{}/{}", container.running, container.replicas.len()),
+            restarts.to_string(),
+            container.image.to_string(),
+            ports(container),
+            nodes.join(" "),
+            ago(container.created_at, now()),
+        ]
+    });
+    table(["name", "desired", "runs", "restarts", "image", "ports", "nodes", "created"], rows)
+}
+
+fn ports(container: &ContainerView) -> String {
+    let ports = container.ports.iter().map(|port| format!("{}:{}", port.node, port.container));
+    ports.collect::<Vec<_>>().join(" ")
+}
+
+fn show(container: &ContainerView, names: &NodeNames) -> String {
+    let restart = match container.restart {
+        ContainerRestart::Always => "always".to_owned(),
+        ContainerRestart::Never => "never".to_owned(),
+        ContainerRestart::OnFailure { max } => format!("on failure, {max} times in a row"),
+    };
+    let health = container.health.as_ref().map(|health| match &health.probe {
+        HealthProbe::Tcp { port } => format!("tcp:{port}"),
+        HealthProbe::Http { port, path } => format!("http:{port}{path}"),
+        HealthProbe::Exec { argv } => format!("exec:{}", argv.join(" ")),
+    });
+    let head = fields([
+        ("name", container.name.to_string()),
+        ("desired state", word(&container.desired_state)),
+        ("image", format!("{} ({})", container.image, container.digest.short())),
+        ("program", container.argv.join(" ")),
+        ("environment", container.env.join(" ")),
+        ("user", format!("{}:{}", container.uid, container.gid)),
+        ("cpus", format!("{}.{:03}", container.cpu_millis / 1000, container.cpu_millis % 1000)),
+        ("memory", format!("{} MiB", container.memory_mib)),
+        ("ports", ports(container)),
+        ("restart", restart),
+        ("health check", health.unwrap_or_default()),
+        ("owner", container.owner.clone()),
+        ("created", container.created_at.to_string()),
+    ]);
+    let rows = container.replicas.iter().map(|replica| {
+        let since = replica.since.map(|since| ago(since, now())).unwrap_or_default();
+        let code = replica.code.map(|code| code.to_string()).unwrap_or_default();
+        [
+            replica.id.to_string(),
+            replica.phase.as_str().to_owned(),
+            names.maybe_label(replica.node),
+            replica.restarts.to_string(),
+            code,
+            since,
+            replica.detail.clone(),
+        ]
+    });
+    format!(
+        "{head}\n{}",
+        table(["replica", "state", "node", "restarts", "exit", "since", ""], rows)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_a_container_are_parsed_or_refused() {
+        assert_eq!(port("80"), Ok(PublishedPort { node: 80, container: 80 }));
+        assert_eq!(port("8080:80"), Ok(PublishedPort { node: 8080, container: 80 }));
+        for text in ["", "0", "80:", ":80", "1:2:3", "65536", "a:80"] {
+            assert!(port(text).is_err(), "{text}");
+        }
+        for (text, millis) in [("1", 1000), ("0.5", 500), ("0.25", 250), ("2.125", 2125)] {
+            assert_eq!(cpu_millis(text), Ok(millis));
+        }
+        for text in ["", "0", "0.001", "-1", "1e3", "1.", ".5.", "0.0625", "1025", "99999999999"] {
+            assert!(cpu_millis(text).is_err(), "{text}");
+        }
+        assert_eq!(user("1000:7"), Ok((1000, Some(7))));
+        assert!(user("root").is_err());
+        assert_eq!(restart("on-failure:3"), Ok(ContainerRestart::OnFailure { max: 3 }));
+        assert!(restart("sometimes").is_err());
+        let http = HealthProbe::Http { port: 80, path: "/up".to_owned() };
+        assert_eq!(probe("http:80/up"), Ok(http));
+        assert_eq!(probe("tcp:80"), Ok(HealthProbe::Tcp { port: 80 }));
+        let argv = vec!["/bin/check".to_owned(), "-q".to_owned()];
+        assert_eq!(probe("exec:/bin/check -q"), Ok(HealthProbe::Exec { argv }));
+        for text in ["", "tcp:0", "http:x/", "exec:", "udp:53"] {
+            assert!(probe(text).is_err(), "{text}");
+        }
+        assert_eq!(mib(ByteSize::from_mib(3)), 3);
+    }
+}
