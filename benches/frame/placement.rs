@@ -58,7 +58,11 @@ fn node(number: u16) -> Node {
         Hosting { qemu: true, qemu_img: true, numa: vec![numa(0), numa(1)], ..Hosting::default() };
     node.facts = Some(Facts {
         cpu: CpuFacts { threads: 256, ..CpuFacts::default() },
-        memory: MemoryFacts { total_kib: 1 << 30, available_kib: 1 << 30 },
+        memory: MemoryFacts {
+            total_kib: 1 << 30,
+            available_kib: 1 << 30,
+            ..MemoryFacts::default()
+        },
         units: (1..=UNITS).map(unit).collect(),
         hosting: Some(Box::new(hosting)),
         ..Facts::default()

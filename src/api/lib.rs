@@ -46,7 +46,7 @@ pub use node::{
     ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeOperationView, NodeView,
     OperationView, PowerOrder, PowerView, ProbeView, RemoveMachines, RolloutNodeView, RolloutPlan,
     RolloutView, SensorView, StageView, StartBisection, StartRollout, TaskStep, TimelineView,
-    UndoRollout, WaveProgress, WaveView,
+    UndoRollout, WaveProgress, WaveView, gpus,
 };
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,

@@ -69,8 +69,8 @@ pub use facts::iommu_units::{
     whole_node,
 };
 pub use facts::{
-    CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, STORE_STEP, SlotFacts,
-    StoreFacts, StoreKind, SystemFacts, Versions,
+    CpuFacts, DiskFacts, Facts, GpuFacts, MAX_DEVICES, MemoryFacts, MemoryModuleFacts, NicFacts,
+    STORE_STEP, SlotFacts, StoreFacts, StoreKind, SystemFacts, Versions,
 };
 pub use link::{
     ActionId, ActionOrder, ActionOutcome, DRAIN_HOOKS, DrainEntry, DrainOrder, DrainReport,

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::{container::runtime::name_and_version as container_runtime, vfio};
 use meshd_proto::{
-    AgentConfig, BootPart, Facts, Heartbeat, MAX_DEVICES, Resources, SystemFacts, Versions,
+    AgentConfig, BootPart, Facts, Heartbeat, MAX_DEVICES, PciFacts, Resources, SystemFacts,
+    Versions,
 };
 use meshd_types::Hardware;
 use std::{path::Path, time::Instant};
@@ -39,10 +40,15 @@ pub fn collect(
 ) -> Facts {
     let deadline = Instant::now() + source::DEADLINE;
     let machine = source::read(tree, "machine", |tree| {
-        (system::machine::system(tree), system::machine::cpu(tree), system::machine::memory(tree))
+        let memory = system::machine::memory(tree);
+        let memory = system::memory_modules::with_modules(memory, tree);
+        (system::machine::system(tree), system::machine::cpu(tree), memory)
     });
-    let pci =
-        source::read(tree, "pci", |tree| system::pci_functions(tree).take(MAX_DEVICES).collect());
+    let pci = source::read(tree, "pci", |tree| {
+        let pci: Vec<PciFacts> = system::pci_functions(tree).take(MAX_DEVICES).collect();
+        let gpus = system::gpus(tree, &pci);
+        (pci, gpus)
+    });
     let nics = source::read(tree, "nics", system::nics);
     let runtime = source::read(tree, "container runtime", container_runtime);
     let Resources { units, disks, slots, store, hosting } = match config {
@@ -61,11 +67,13 @@ pub fn collect(
     let (system, cpu, memory) = value_or(machine.wait_until(deadline), || {
         (last.system.clone(), last.cpu.clone(), last.memory.clone())
     });
+    let (pci, gpus) = value_or(pci.wait_until(deadline), || (last.pci.clone(), last.gpus.clone()));
     Facts {
         system,
         cpu,
         memory,
-        pci: value_or(pci.wait_until(deadline), || last.pci.clone()),
+        pci,
+        gpus,
         disks,
         nics: value_or(nics.wait_until(deadline), || last.nics.clone()),
         units,

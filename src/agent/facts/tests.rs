@@ -143,6 +143,7 @@ fn physical_interfaces_are_listed_with_their_addresses() {
         ["10.77.0.5", "fe80::5054:ff:fe00:2"].iter().map(|a| a.parse().expect("ip")).collect();
     assert_eq!(nics[0].addresses, expected);
     assert_eq!((nics[0].carrier, nics[0].speed_mbps), (true, None));
+    assert_eq!(nics[0].function, None, "its device does not exist");
     assert_eq!(nics[1].mac.map(|mac| mac.to_string()).as_deref(), Some("52:54:00:00:00:09"));
 }
 

@@ -95,6 +95,7 @@ pub fn memory(tree: &Tree) -> MemoryFacts {
     MemoryFacts {
         total_kib: memory_field(tree, "MemTotal"),
         available_kib: memory_field(tree, "MemAvailable"),
+        ..MemoryFacts::default()
     }
 }
 

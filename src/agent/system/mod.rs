@@ -5,7 +5,8 @@
 //! | --- | --- |
 //! | [`tree`] | a file system below a root: total, with limits |
 //! | [`source`] | reads with a deadline, one thread each |
-//! | [`machine`], [`devices`], [`addresses`], [`routes`] | processors, memory, PCI functions, NICs, addresses, routes |
+//! | [`machine`], [`devices`], [`addresses`], [`routes`] | processors, memory, PCI functions, NICs, GPUs, addresses, routes |
+//! | [`memory_modules`] | memory modules, from the tables of the firmware |
 //! | [`cgroup2`] | the hierarchy of control groups |
 //! | [`user_ids`] | user IDs of VMs and tasks |
 //! | [`isolation`], [`keyrings`], [`limits`] | namespaces, kernel keys and resource limits of their programs |
@@ -20,6 +21,7 @@ pub mod isolation;
 pub mod keyrings;
 pub mod limits;
 pub mod machine;
+pub mod memory_modules;
 mod routes;
 mod pci;
 pub mod source;
@@ -27,7 +29,7 @@ mod tree;
 pub mod user_ids;
 
 pub use addresses::{by_interface, local_addresses};
-pub use devices::{nics, pci_functions};
+pub use devices::{gpus, nics, pci_functions};
 pub use machine::{cpu, kernel_boot_id, memory, memory_field, process_age, uptime};
 pub use pci::{function_of, functions_of_disk, pci_path};
 pub use routes::{Route, routes};

@@ -36,7 +36,7 @@ use meshd_model::fleet::{
     BootSession, CheckProvenance, Condition, ConflictingMachine, Fingerprint, Generation,
     LinkState, NextBootOverride, Node, Phase, Stage, StageMark, Wait,
 };
-use meshd_proto::{Check, Facts, Heartbeat};
+use meshd_proto::{Check, Facts, GpuFacts, Heartbeat, NicFacts, PciFacts};
 use meshd_types::{
     Basis, BootSessionId, GroupName, LabelKey, LabelValue, MacAddr, NodeId, ProfileName, Timestamp,
     VarName, VarValue, relay_id_text,
@@ -187,6 +187,9 @@ pub struct NodeDetail {
     pub checks_count: bool,
     /// Hardware and software facts of the last report.
     pub facts: Option<Facts>,
+    /// Names of its PCI devices by `VENDOR:DEVICE`, if the central node has the file `pci.ids`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pci_names: BTreeMap<String, String>,
 }
 
 impl NodeView {
@@ -210,7 +213,7 @@ impl NodeView {
                 .to_owned(),
             serial: node.fingerprint.serial.clone(),
             memory: node.facts.as_ref().map(|facts| facts.memory.total_kib << 10),
-            gpus: node.facts.as_ref().map(gpu_count),
+            gpus: node.facts.as_ref().map(|facts| gpus(facts).count()),
             segment: site.segment_at(node.address).map(Segment::name),
             circuit_id: port.and_then(|port| id(&port.circuit_id)),
             remote_id: port.and_then(|port| id(&port.remote_id)),
@@ -241,11 +244,11 @@ impl NodeView {
 /// Vendors of the graphics of BMCs: ASPEED, Matrox.
 const BMC_GRAPHICS: [&str; 2] = ["1a03", "102b"];
 
-/// Returns the number of GPUs and other accelerators. The graphics of a BMC do not count.
-fn gpu_count(facts: &Facts) -> usize {
+/// Returns the GPUs and other accelerators of a node. The graphics of a BMC do not count.
+pub fn gpus(facts: &Facts) -> impl Iterator<Item = &PciFacts> {
     let is_gpu = |class: &str| class.starts_with("03") || class.starts_with("12");
-    let functions = facts.pci.iter().filter(|function| is_gpu(&function.class));
-    functions.filter(|function| !BMC_GRAPHICS.contains(&function.vendor.as_str())).count()
+    let functions = facts.pci.iter().filter(move |function| is_gpu(&function.class));
+    functions.filter(|function| !BMC_GRAPHICS.contains(&function.vendor.as_str()))
 }
 
 impl BootView {
@@ -307,7 +310,41 @@ impl NodeDetail {
             evidence: node.evidence.clone(),
             checks_count: node.valid_checks().is_some(),
             facts: node.facts.clone(),
+            pci_names: BTreeMap::new(),
         }
+    }
+
+    /// Adds names of PCI devices.
+    pub fn with_pci_names(self, pci_names: BTreeMap<String, String>) -> Self {
+        NodeDetail { pci_names, ..self }
+    }
+
+    /// Returns the name of a PCI device; its vendor and device ID if it has none.
+    pub fn pci_name(&self, function: &PciFacts) -> String {
+        let id = format!("{}:{}", function.vendor, function.device);
+        self.pci_names.get(&id).cloned().unwrap_or(id)
+    }
+
+    /// Returns the name of the PCI device of a NIC, if it has one.
+    pub fn nic_name(&self, nic: &NicFacts) -> Option<String> {
+        let functions = &self.facts.as_ref()?.pci;
+        let is_own = |function: &&PciFacts| Some(&function.address) == nic.function.as_ref();
+        functions.iter().find(is_own).map(|function| self.pci_name(function))
+    }
+
+    /// Returns the model of a GPU, by its driver, else by its IDs.
+    pub fn gpu_model(&self, function: &PciFacts) -> String {
+        let model = self.gpu_facts(function).map(|gpu| gpu.model.clone()).unwrap_or_default();
+        if model.is_empty() { self.pci_name(function) } else { model }
+    }
+
+    /// Returns the size of the memory of a GPU in bytes, if its driver reports it.
+    pub fn gpu_memory(&self, function: &PciFacts) -> Option<u64> {
+        self.gpu_facts(function)?.memory
+    }
+
+    fn gpu_facts(&self, function: &PciFacts) -> Option<&GpuFacts> {
+        self.facts.as_ref()?.gpus.iter().find(|gpu| gpu.function == function.address)
     }
 
     /// Adds the workloads of the node.

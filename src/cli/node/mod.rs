@@ -5,6 +5,7 @@
 //! | `bmc` | commands that ask the BMCs of nodes: power, sensors, event log, serial console |
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `boots` | `meshd boot-times` and `meshd node timeline`: the boots of a node with their times |
+//! | `details` | hardware, software and VFIO units of a node, printed by `meshd node show` |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
 //! | `exec` | `meshd node exec`: runs a program on nodes |
 //! | `generations` | `meshd node history/diff/pin` and `meshd profile diff`: generations of nodes |
@@ -15,11 +16,11 @@
 //! | `operation` | `meshd operation`: lists, follows and cancels orders to nodes |
 //! | `targets` | target nodes of a command: IDs, names, prefixes, hostlists or a label selector |
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
-//! | `units` | the VFIO units of a node, printed by `meshd node show` |
 
 pub(crate) mod bmc;
 pub(crate) mod boot_settings;
 pub(crate) mod boots;
+mod details;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod generations;
@@ -30,7 +31,6 @@ pub(crate) mod naming;
 pub(crate) mod operation;
 pub(crate) mod targets;
 pub(crate) mod logs;
-pub(crate) mod units;
 
 use super::{
     Context, Failure,
@@ -49,7 +49,7 @@ use meshd_model::{
     fleet::{NextBootOverride, label_words},
     rollouts::Amount,
 };
-use meshd_proto::{Facts, Heartbeat};
+use meshd_proto::Heartbeat;
 use meshd_types::{BootSessionId, Hostlist, MacAddr, Timestamp};
 use targets::{
     NamedNodes, NodeSelection, SelectorArgs, Targets, confirm_interruption, hostlists, missing,
@@ -403,7 +403,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("discovered", seen(detail.discovered_at)),
     ];
     head.extend(detail.heartbeat.iter().flat_map(heartbeat));
-    head.extend(detail.facts.iter().flat_map(facts));
+    head.extend(detail.facts.iter().flat_map(|facts| details::rows(detail, facts)));
     let checks = detail
         .checks
         .iter()
@@ -434,7 +434,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         };
         out += &table(["check", "status", "detail"], checks);
     }
-    out + units::show(detail).as_str()
+    out + details::units(detail).as_str()
 }
 
 /// Returns the resources of a node from a heartbeat.
@@ -451,24 +451,4 @@ fn override_text(once: &NextBootOverride) -> String {
         .used_by
         .map_or_else(|| "at its next boot".to_owned(), |session| format!("used by boot {session}"));
     format!("{} ({state})", once.words())
-}
-
-fn facts(facts: &Facts) -> [(&'static str, String); 6] {
-    let cpu = &facts.cpu;
-    [
-        ("processors", format!("{} ({} threads {})", cpu.model, cpu.threads, cpu.virtualization)),
-        ("memory", super::output::print::bytes(facts.memory.total_kib.saturating_mul(1024))),
-        (
-            "devices",
-            format!(
-                "PCI {}, disks {}, NICs {}",
-                facts.pci.len(),
-                facts.disks.len(),
-                facts.nics.len()
-            ),
-        ),
-        ("kernel", facts.versions.kernel.clone()),
-        ("system", facts.versions.os.clone()),
-        ("agent", facts.versions.agent.clone()),
-    ]
 }

@@ -29,6 +29,9 @@ pub struct Facts {
     pub disks: Vec<DiskFacts>,
     /// Physical network interfaces, sorted by name.
     pub nics: Vec<NicFacts>,
+    /// GPUs that a driver of the node has described; one of a VM is in `pci` only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuFacts>,
     /// Units that the profile selects, at most 128.
     pub units: Vec<UnitFacts>,
     /// Slot proposals, one for each unit.
@@ -153,6 +156,47 @@ pub struct MemoryFacts {
     pub total_kib: u64,
     /// `MemAvailable`.
     pub available_kib: u64,
+    /// Sockets for memory modules, from SMBIOS; 0 if unknown.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub sockets: u32,
+    /// Memory modules (DIMMs), equal ones together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<MemoryModuleFacts>,
+}
+
+/// Equal memory modules, from SMBIOS. Words are those of the firmware; empty if unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct MemoryModuleFacts {
+    pub count: u32,
+    /// Size of one in bytes.
+    pub bytes: u64,
+    /// Such as `DDR5`.
+    pub kind: String,
+    /// Transfers a second, in millions.
+    pub speed_mts: Option<u32>,
+    pub manufacturer: String,
+    /// Part number.
+    pub part: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// A GPU, as its driver describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct GpuFacts {
+    /// Address of the PCI function.
+    pub function: String,
+    /// Model; empty if the driver has none.
+    pub model: String,
+    /// Size of its memory in bytes, if the driver reports it.
+    pub memory: Option<u64>,
 }
 
 /// One whole disk.
@@ -232,8 +276,23 @@ pub struct NicFacts {
     pub speed_mbps: Option<u32>,
     /// Driver of the underlying device.
     pub driver: Option<String>,
+    /// PCI function of the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<String>,
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub addresses: Vec<IpAddr>,
+}
+
+impl NicFacts {
+    /// Returns the speed in words, such as `25 Gbit/s`; `None` if it is unknown or without a link.
+    pub fn speed_words(&self) -> Option<String> {
+        let mbps = self.speed_mbps.filter(|_| self.carrier)?;
+        Some(match (mbps / 1000, mbps % 1000) {
+            (0, _) => format!("{mbps} Mbit/s"),
+            (gbps, 0) => format!("{gbps} Gbit/s"),
+            (gbps, rest) => format!("{gbps}.{} Gbit/s", rest / 100),
+        })
+    }
 }
 
 /// Software versions, and the boot session, generation and profile of the overlay.
@@ -255,6 +314,16 @@ pub struct Versions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nic_speed_has_its_unit_and_needs_a_link() {
+        let words = |speed_mbps, carrier| {
+            NicFacts { speed_mbps, carrier, ..NicFacts::default() }.speed_words()
+        };
+        let shown = [100, 2_500, 400_000].map(|speed| words(Some(speed), true).expect("known"));
+        assert_eq!(shown, ["100 Mbit/s", "2.5 Gbit/s", "400 Gbit/s"]);
+        assert_eq!([words(None, true), words(Some(1000), false)], [None, None]);
+    }
 
     #[test]
     fn ssh_host_key_that_would_add_a_line_or_a_host_is_omitted() {

@@ -8,3 +8,4 @@ mod rules;
 mod silence;
 mod commands;
 mod hook_crashes;
+mod inventory;

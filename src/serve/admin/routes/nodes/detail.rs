@@ -1,9 +1,10 @@
 //! One node: its details, the timeline of a boot, and where its time goes.
 
+use super::pci_names;
 use crate::admin::{
     error::Refused,
     extract::{QueryOf, TargetNode},
-    routes::Answer,
+    routes::{Answer, blocking},
 };
 use axum::{
     Json,
@@ -15,7 +16,11 @@ use meshd_types::{BootSessionId, NodeId};
 use serde::Deserialize;
 
 pub(crate) async fn node(TargetNode { central, id }: TargetNode) -> Answer<NodeDetail> {
-    detail(&central, id)
+    let Json(detail) = detail(&central, id)?;
+    let functions = detail.facts.as_ref().map(|facts| facts.pci.clone()).unwrap_or_default();
+    let names =
+        blocking("looking names of PCI devices up", move || pci_names::installed(&functions));
+    Ok(Json(detail.with_pci_names(names.await?)))
 }
 
 /// Returns all details of a node.

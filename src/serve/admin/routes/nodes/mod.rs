@@ -6,6 +6,7 @@
 //! | `list` | the list of nodes |
 //! | `detail` | one node, the timeline of a boot, and where its time goes |
 //! | `machines` | machines that have not booted yet |
+//! | `pci_names` | names of PCI devices |
 //! | `orders` | orders to one node and to several |
 //! | `series` | time series of a node |
 //! | `shell` | shells of nodes |
@@ -16,6 +17,7 @@ pub(crate) mod detail;
 mod list;
 mod machines;
 mod orders;
+mod pci_names;
 mod series;
 pub(crate) mod shell;
 mod single_orders;
