@@ -290,7 +290,9 @@ fn check_status(status: StatusCode, method: &Method, body: &Value) -> Result<(),
         message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
     let reason = format!("status {} {message}", status.as_u16()).trim_end().to_owned();
     Err(match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => BmcFailure::Credentials(reason),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            BmcFailure::Credentials(format!("the BMC refuses the user or the password: {reason}"))
+        }
         StatusCode::BAD_REQUEST | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
             if method != Method::GET =>
         {

@@ -2,95 +2,10 @@
 
 use super::power::{Bench, PASSWORD, order, seen_machine, state};
 use crate::{
-    kit::{python_tools, redfish},
+    kit::redfish::{self, Emulator},
     world::{World, dhcp::As, eventually, stderr},
 };
 use serde_json::{Value, json};
-use std::{
-    fs,
-    process::{Child, Command, Stdio},
-};
-
-/// Forwards requests to the emulator, and lies as the file `lie` says: `404 N` (the first N
-/// requests), `ignore` (changes are accepted and not forwarded), `slow N` (seconds), `refuse TYPE`
-/// (resets of this type), `forget` (the boot device). It counts refused logins. The file `fake` has
-/// properties by path; a POST to a path puts its value into the file.
-const PROXY: &str = r#"
-import http.client, http.server, json, os, socket, ssl, sys, time
-folder, address = sys.argv[1:]
-def read(name):
-    try:
-        return open(os.path.join(folder, name)).read().split()
-    except FileNotFoundError:
-        return []
-def note(name, line):
-    with open(os.path.join(folder, name), 'a') as file:
-        file.write(line + '\n')
-class Proxy(http.server.BaseHTTPRequestHandler):
-    def log_message(self, *words):
-        pass
-    def answer(self, status, body=b''):
-        self.send_response(status)
-        self.send_header('content-type', 'application/json')
-        self.send_header('content-length', str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def forward(self):
-        length = int(self.headers.get('content-length', 0))
-        body = self.rfile.read(length)
-        is_change = self.command != 'GET'
-        if is_change:
-            note('requests', self.command + ' ' + body.decode())
-        lie = read('lie') or ['']
-        if lie[0] == '404' and int(lie[1]) > 0:
-            open(os.path.join(folder, 'lie'), 'w').write('404 %d' % (int(lie[1]) - 1))
-            return self.answer(404)
-        if lie[0] == 'ignore' and is_change:
-            return self.answer(200, b'{}')
-        if lie[0] == 'refuse' and is_change and lie[1] in body.decode():
-            return self.answer(400, b'{"error": {"message": "not now"}}')
-        if lie[0] == 'forget' and self.command == 'PATCH':
-            return self.answer(200, b'{}')
-        if lie[0] == 'slow':
-            time.sleep(float(lie[1]))
-        context = ssl._create_unverified_context()
-        inner = http.client.HTTPSConnection('127.0.0.1', 8001, context=context)
-        names = ('authorization', 'content-type', 'accept')
-        headers = {name: self.headers[name] for name in names if self.headers.get(name)}
-        inner.request(self.command, self.path, body, headers)
-        response = inner.getresponse()
-        data, status = response.read(), response.status
-        if status == 401:
-            note('refusals', self.path)
-        fake = json.loads(' '.join(read('fake')) or '{}')
-        if self.path in fake and status != 401:
-            if is_change:
-                open(os.path.join(folder, 'fake'), 'w').write(json.dumps({**fake, **fake[self.path]}))
-                return self.answer(200, b'{}')
-            known = json.loads(data) if status == 200 else {}
-            data, status = json.dumps({**known, **fake[self.path]}).encode(), 200
-        self.answer(status, data)
-    do_GET = do_POST = do_PATCH = forward
-class Server(http.server.ThreadingHTTPServer):
-    address_family = socket.AF_INET6 if ':' in address else socket.AF_INET
-server = Server((address, 443), Proxy)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(os.path.join(folder, 'cert.pem'), os.path.join(folder, 'key.pem'))
-server.socket = context.wrap_socket(server.socket, server_side=True)
-server.serve_forever()
-"#;
-
-/// The emulator and the proxy; ended when it is dropped.
-struct Emulator(Vec<Child>);
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
 
 fn start_emulator(world: &World, bench: &Bench) -> Emulator {
     start_emulator_at(world, bench, "127.0.0.1")
@@ -98,17 +13,7 @@ fn start_emulator(world: &World, bench: &Bench) -> Emulator {
 
 /// Starts a BMC with this address.
 fn start_emulator_at(world: &World, bench: &Bench, address: &str) -> Emulator {
-    let mut emulator = redfish::emulator(&bench.0, PASSWORD, "");
-    bench.write("proxy.py", PROXY);
-    let python = python_tools().join("bin/python");
-    let mut proxy = Command::new(python);
-    proxy.arg(bench.0.join("proxy.py")).arg(&bench.0).arg(address);
-    let start = |command: &mut Command| {
-        let log = fs::File::options().create(true).append(true).open(bench.0.join("log")).unwrap();
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        world.central.spawn(command).unwrap()
-    };
-    Emulator(vec![start(&mut emulator), start(&mut proxy)])
+    Emulator::start(&world.central, &bench.0, address, PASSWORD)
 }
 
 fn until_state(world: &World, bench: &Bench, wanted: &str) -> Value {
@@ -239,6 +144,63 @@ fn bmc_with_another_certificate_gets_no_password() {
     world.edit_site(&format!("certificates = [\"{other}\"]"), &ca);
     let reloaded = world.meshd(&["reload"]);
     assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+    until_state(&world, &bench, "off");
+}
+
+#[test]
+fn bmc_with_a_new_certificate_gets_no_request_until_the_list_has_it() {
+    let mut world = World::prepared("approve");
+    let bench = Bench::new(&world);
+    let old = redfish::make_certificate(&bench.0);
+    let rule =
+        format!("nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{old}\"]\n");
+    world.edit_site("[defaults]", &bench.sections("redfish", &rule));
+    world.start();
+    let _emulator = start_emulator(&world, &bench);
+    let machine = seen_machine(&world, 1, "gpu001");
+    until_state(&world, &bench, "off");
+    let new = redfish::make_certificate(&bench.0);
+    let on = ["node", "power", "on", "gpu001"];
+    let (code, text) = order(&world, &on, || {});
+    let named = new.replace(':', "").to_lowercase();
+    assert!(code == Some(1) && text.to_lowercase().replace(':', "").contains(&named), "{text}");
+    assert_eq!((bench.read("requests"), bench.read("refusals")), (String::new(), String::new()));
+    world.edit_site(&old, &new);
+    let reloaded = world.meshd(&["reload"]);
+    assert!(reloaded.status.success(), "{}", stderr(&reloaded));
+    let (code, text) = order(&world, &on, || {
+        if power_ons(&bench) > 0 {
+            machine.dhcp(As::Ipxe);
+        }
+    });
+    assert!(code == Some(0) && text.contains("1 done"), "{text} {}", bench.read("log"));
+}
+
+#[test]
+fn account_that_three_wrong_logins_lock_is_not_locked() {
+    let mut world = World::prepared("approve");
+    let bench = Bench::new(&world);
+    let certificate = redfish::make_certificate(&bench.0);
+    let rule = format!(
+        "nodes = [\"gpu001\"]\naddress = \"127.0.0.1\"\ncertificates = [\"{certificate}\"]\n"
+    );
+    world.edit_site("[defaults]", &bench.sections("redfish", &rule));
+    world.start();
+    let _emulator = start_emulator(&world, &bench);
+    let _machine = seen_machine(&world, 1, "gpu001");
+    until_state(&world, &bench, "off");
+    bench.write("lie", "lock");
+    bench.write_password("wrong", 0o600);
+    for words in ["power status", "power on", "sensors", "sel", "firmware", "boot-device pxe"] {
+        let args: Vec<&str> = words.split(' ').collect();
+        let refused = world.meshd(&[&["node"], &args[..], &["gpu001"]].concat());
+        let text = stderr(&refused);
+        let shown = String::from_utf8_lossy(&refused.stdout);
+        let is_refused = text.contains("refuse") || shown.contains("refuse");
+        assert!(is_refused, "{words}: {shown}{text}");
+    }
+    assert_eq!(bench.read("refusals").lines().count(), 1, "{}", bench.read("refusals"));
+    bench.write_password(PASSWORD, 0o600);
     until_state(&world, &bench, "off");
 }
 
