@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build debug test-programs image demo demo-debian check test test-attack test-theft test-crash test-debian test-floods test-package test-rollout test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
+.PHONY: help setup agent build debug test-programs image demo demo-debian check test test-attack test-theft test-crash test-debian test-floods test-package test-power test-rollout test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -114,11 +114,17 @@ test-rollout: agent ## Rolls generations out over six machines in QEMU, and find
 	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test rollout
 
+test-power: agent ## Powers machines in QEMU on by BMCs that lie, and finds a slow boot path; six minutes
+	@.ci/setup test
+	@cargo test --quiet --locked --test power --no-run
+	@target/debug/meshd lab image
+	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test power -- --test-threads=2
+
 test-package: deb ## Installs the package into a clean Debian with systemd, boots a machine from it, upgrades and purges it
 	@target/debug/meshd lab image 2>/dev/null || { cargo build --quiet --locked --package meshd --bin meshd && target/debug/meshd lab image; }
 	@$(AS_ROOT) .ci/test-package
 
-test-full: test test-attack test-crash test-debian test-rollout test-package test-floods ## Passes `make test` and everything that takes too long for it; three hours
+test-full: test test-attack test-crash test-debian test-rollout test-power test-package test-floods ## Passes `make test` and everything that takes too long for it; three hours
 	@echo "test-full: everything passed"
 
 unit: ## Unit, property and integration tests: minutes once built

@@ -34,6 +34,14 @@ impl Identity {
         }
     }
 
+    /// Returns the MAC addresses of the other NICs of a node with four.
+    pub fn other_macs(&self) -> [MacAddr; 3] {
+        [2, 3, 4].map(|number| {
+            let [vendor, of, card, lab, rack, position] = self.mac.0;
+            MacAddr([vendor, of, card, lab, rack.wrapping_add(number), position])
+        })
+    }
+
     /// Returns the name at a position: `node1`, `node2`...
     pub fn name_at(position: u8) -> String {
         format!("node{position}")

@@ -12,6 +12,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod bmcs;
 mod boot;
 mod browser;
 #[path = "../kit/mod.rs"]

@@ -1,6 +1,9 @@
 //! QEMU's command line for one node. Pure.
 
-use super::{firmware::Ovmf, vfio_trial_hardware};
+use super::{
+    firmware::Ovmf,
+    vfio_trial_hardware::{self, OTHER_NICS, THIRD},
+};
 use crate::{
     Accel, Extra, Identity, Shape,
     machine::{Firmware, MANUFACTURER, PRODUCT},
@@ -117,16 +120,22 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     for device in vfio_trial_hardware::devices(machine.extras) {
         add("-device", device);
     }
-    let nic = format!(
-        "{},netdev=net0,mac={},bootindex=1",
-        vfio_trial_hardware::nic(machine.extras, shape.nic),
-        identity.mac
-    );
+    let has_four = machine.extras.contains(&Extra::FourNics);
+    let model = vfio_trial_hardware::nic(machine.extras, shape.nic);
+    let place = if has_four { THIRD } else { 1 };
+    let mut nics = vec![format!("{model},netdev=net0,mac={},bootindex={place}", identity.mac)];
+    let others = OTHER_NICS.iter().zip(identity.other_macs()).filter(|_| has_four);
+    for ((suffix, place), mac) in others {
+        let ifname = format!("{tap}{suffix}");
+        add("-netdev", format!("tap,id=net{suffix},ifname={ifname},script=no,downscript=no"));
+        let device = shape.nic.device();
+        nics.push(format!("{device},netdev=net{suffix},mac={mac},bootindex={place}"));
+    }
     match machine.firmware {
-        Firmware::Bios => add("-device", nic),
+        Firmware::Bios => nics.into_iter().for_each(|nic| add("-device", nic)),
         Firmware::Uefi | Firmware::UefiHttp => {
             // Without a boot ROM on the NIC, the firmware's PXE client boots.
-            add("-device", nic + ",romfile=");
+            nics.into_iter().for_each(|nic| add("-device", nic + ",romfile="));
             let code = escaped(&machine.ovmf.code);
             add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={code}"));
             add("-drive", format!("if=pflash,format=raw,unit=1,file={}", escaped(&files.vars)));
@@ -210,6 +219,20 @@ mod tests {
         let line = line_with(Firmware::Bios, "/lab", &[Extra::Disk]);
         let drive = "-drive if=none,id=disk,format=raw,discard=unmap,file=/lab/node3.disk.raw -device virtio-blk-pci,drive=disk,";
         assert!(line.contains(drive) && line.matches("bootindex").count() == 1, "{line}");
+    }
+
+    #[test]
+    fn third_of_four_nics_is_the_boot_nic() {
+        let line = line_with(Firmware::Bios, "/lab", &[Extra::FourNics]);
+        for nic in [
+            "netdev=net0,mac=52:54:00:6d:68:03,bootindex=3",
+            "tap,id=neta,ifname=tap3a,script=no,downscript=no",
+            "netdev=neta,mac=52:54:00:6d:6a:03,bootindex=1",
+            "netdev=netb,mac=52:54:00:6d:6b:03,bootindex=2",
+            "netdev=netc,mac=52:54:00:6d:6c:03,bootindex=4",
+        ] {
+            assert!(line.contains(nic), "{nic} in {line}");
+        }
     }
 
     #[test]

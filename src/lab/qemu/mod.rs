@@ -5,7 +5,7 @@
 //! | `command_line` | the arguments of QEMU for one node |
 //! | `accel` | the choice between KVM and emulation |
 //! | `firmware` | SeaBIOS and OVMF images |
-//! | `vfio_trial_hardware` | additional hardware for VFIO trials |
+//! | `vfio_trial_hardware` | additional hardware: for VFIO trials, and other NICs |
 //! | `qmp` | the control socket |
 //! | `serial` | readable text from serial ports |
 //! | `console` | an interactive serial console |

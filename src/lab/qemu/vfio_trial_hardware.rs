@@ -1,4 +1,4 @@
-//! Additional hardware of a node, for VFIO trials with real IOMMU groups.
+//! Additional hardware of a node: for VFIO trials with real IOMMU groups, and other NICs.
 
 use crate::machine::Nic;
 use serde::{Deserialize, Serialize};
@@ -25,13 +25,21 @@ pub enum Extra {
     /// Two more disks. The last sector of LAB-UNREADABLE cannot be read. LAB-HANGING serves 1 MiB
     /// of reads, then 512 bytes a second.
     BadDisks,
+    /// Three more NICs with boot ROMs on the same network. The firmware tries two of them before
+    /// the boot NIC, and one after it.
+    FourNics,
 }
+
+/// Other NICs of [`Extra::FourNics`]: suffix of the tap, and place in the boot order.
+pub const OTHER_NICS: [(char, u8); 3] = [('a', 1), ('b', 2), ('c', 4)];
+/// Place of the boot NIC between them.
+pub const THIRD: u8 = 3;
 
 /// Size of a node's disk.
 pub const DISK_BYTES: u64 = 64 << 20;
 
 impl Extra {
-    pub const ALL: [Extra; 7] = [
+    pub const ALL: [Extra; 8] = [
         Extra::Iommu,
         Extra::IommuNoRemap,
         Extra::Gpu,
@@ -39,6 +47,7 @@ impl Extra {
         Extra::SharedNic,
         Extra::Disk,
         Extra::BadDisks,
+        Extra::FourNics,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -50,11 +59,12 @@ impl Extra {
             Extra::SharedNic => "shared-nic",
             Extra::Disk => "disk",
             Extra::BadDisks => "bad-disks",
+            Extra::FourNics => "four-nics",
         }
     }
 
     /// Returns arguments of QEMU's `-device`, in order. No device has a boot ROM, because the node
-    /// boots from its boot NIC.
+    /// boots from its boot NIC. Those of [`OTHER_NICS`] depend on the node.
     fn devices(self) -> &'static [&'static str] {
         match self {
             Extra::Iommu => &["intel-iommu,intremap=on"],
@@ -74,6 +84,7 @@ impl Extra {
                 "virtio-blk-pci,drive=unreadable,serial=LAB-UNREADABLE",
                 "virtio-blk-pci,drive=hanging,serial=LAB-HANGING",
             ],
+            Extra::FourNics => &[],
         }
     }
 }

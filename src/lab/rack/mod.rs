@@ -218,7 +218,8 @@ impl Rack {
         let address = self.address()?;
         self.namespace.create()?;
         bridge::create(&self.namespace, address, site::prefix_len(&self.site))?;
-        self.record.nodes.iter().try_for_each(|node| bridge::add_tap(&self.namespace, &node.tap()))
+        let mut taps = self.record.nodes.iter().flat_map(|node| node.taps());
+        taps.try_for_each(|tap| bridge::add_tap(&self.namespace, &tap))
     }
 
     /// Removes the rack.

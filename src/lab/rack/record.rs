@@ -1,6 +1,9 @@
 //! `rack.json`: the record of a rack's processes and networks.
 
-use crate::{Accel, Extra, Identity, LabError, ProcessId, Shape, machine::Firmware, site::Setting};
+use crate::{
+    Accel, Extra, Identity, LabError, ProcessId, Shape, machine::Firmware,
+    qemu::vfio_trial_hardware::OTHER_NICS, site::Setting,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -55,6 +58,14 @@ impl NodeRecord {
     /// Returns the name of the tap on the bridge.
     pub fn tap(&self) -> String {
         format!("tap{}", self.position)
+    }
+
+    /// Returns the names of all its taps.
+    pub fn taps(&self) -> Vec<String> {
+        let has_four = self.extras.contains(&Extra::FourNics);
+        let others = OTHER_NICS.iter().filter(|_| has_four);
+        let others = others.map(|(suffix, _)| format!("{}{suffix}", self.tap()));
+        std::iter::once(self.tap()).chain(others).collect()
     }
 
     pub fn identity(&self) -> Identity {

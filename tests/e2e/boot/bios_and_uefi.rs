@@ -83,6 +83,8 @@ fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     assert_eq!(facts["versions"]["session"], node["boot"]["session"]);
     assert!(facts["pci"].as_array().is_some_and(|functions| !functions.is_empty()), "{facts}");
     assert!(facts["memory"]["total_kib"].as_u64().is_some_and(|kib| kib > 700_000), "{facts}");
+    assert_eq!(facts["memory"]["modules"][0]["manufacturer"], "QEMU", "{}", facts["memory"]);
+    assert!(facts["nics"][0]["function"].is_string(), "{}", facts["nics"]);
     let checks = shown["checks"].as_array().cloned().unwrap_or_default();
     // Its profile runs no VMs: what is for those is left out.
     let passes = |check: &Value| check["status"] == "PASS" || check["status"] == "SKIP";
