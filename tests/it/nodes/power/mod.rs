@@ -10,6 +10,7 @@
 //! | `reports` | sensors, event log and versions |
 //! | `stall_retries` | stalled boots that meshd retries by the BMC |
 //! | `steps` | orders beside other work, with a clock that is turned by hand |
+//! | `warewulf` | a user of Warewulf, from `nodes.conf` to a node that is online |
 
 mod console_logs;
 mod fenced;
@@ -17,6 +18,7 @@ mod many;
 mod reports;
 mod stall_retries;
 mod steps;
+mod warewulf;
 
 use crate::world::{World, dhcp::As, eventually, node::PxeNode, stderr, write_program};
 use meshd_lab::Namespace;
