@@ -10,12 +10,13 @@
 //! | `disks` | whole disks: use, content, owner, wiping |
 //! | `vfio` | passthrough of PCI devices |
 //! | `checks` | readiness checks |
+//! | `warm_boot` | loads the next boot, to start it by kexec |
 //! | `vm` | VMs, run by QEMU |
 //! | `networks` | the private network of VMs, firewalls of guests and users |
 //! | `task` | tasks: programs on bare metal |
 //! | `container` | containers, run by crun |
 //!
-//! Uses `meshd_types` and `meshd_proto`, and no other crate of meshd.
+//! Uses `meshd_types`, `meshd_proto`, `meshd_client` and `meshd_kexec`, and no other crate of meshd.
 
 pub mod checks;
 pub mod container;
@@ -29,6 +30,7 @@ mod networks;
 pub mod system;
 pub mod vfio;
 pub mod vm;
+pub mod warm_boot;
 
 #[cfg(test)]
 mod fake;

@@ -50,8 +50,8 @@ pub use node::{
 };
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,
-    ChangeVars, DiffView, DoctorView, Drain, Fence, GenerationView, MakeBackup, Pin, ReloadView,
-    Rename, Replace, Replaced, RevisionDiffView, RevisionView, Rollback,
+    ChangeVars, DiffView, DoctorView, Drain, Fence, GenerationView, MakeBackup, Pin, Reboot,
+    ReloadView, Rename, Replace, Replaced, RevisionDiffView, RevisionView, Rollback,
 };
 pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};

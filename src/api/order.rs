@@ -137,6 +137,15 @@ pub struct Drain {
     pub grace_s: Option<u32>,
 }
 
+/// Body of `reboot`; an empty body means the defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Reboot {
+    /// Start the next boot by kexec, without the firmware. A node that cannot boots through its
+    /// firmware.
+    pub warm: bool,
+}
+
 /// Body of `fence`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -13,6 +13,7 @@ use meshd_agent::task::{
 };
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
+use meshd_agent::warm_boot;
 use meshd_types::{DenyList, Timestamp};
 use std::{
     convert::Infallible, ffi::OsString, io::Write as _, path::PathBuf, process::ExitCode,
@@ -166,6 +167,9 @@ enum Verb {
         #[arg(long)]
         uid: u32,
     },
+    /// Start the loaded kernel, if there is one
+    #[command(hide = true)]
+    StartKernel,
     /// Become a program of a VM
     #[command(hide = true, name = vm_enter::VERB)]
     VmEnter {
@@ -236,6 +240,7 @@ fn main() -> ExitCode {
         Verb::ClearKeys { uid } => {
             keyrings::clear(uid).map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::msg)
         }
+        Verb::StartKernel => start_kernel(),
         Verb::VmEnter { uid, gid, procs, pins, folder, pass, argv } => {
             let entry = vm_enter::VmExec { uid, gid, procs, pins, folder, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
@@ -289,6 +294,12 @@ async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
     tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
     shutdown.cancel();
     Ok(())
+}
+
+/// Starts the kernel of a warm boot. Without one, init goes on and resets the machine.
+fn start_kernel() -> anyhow::Result<ExitCode> {
+    warm_boot::start_loaded_kernel()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn id(paths: &Paths) -> anyhow::Result<ExitCode> {

@@ -36,7 +36,7 @@ pub use fault::{Fault, Faults, nearest, suggest};
 pub use interfaces::{InterfaceNetwork, all as interface_networks};
 pub use meshd_types::{DhcpMode, Link, Owner, Segment, Subnet, VfioSelector};
 pub use parse::{parse, parse_with};
-pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
+pub use profile::{Group, Hugepages, PageSize, Profile, Setting, WarmPolicy};
 pub use reader::parse_duration;
 pub use sections::name_pattern::{NamePattern, NumberedNames};
 pub use sections::secrets::SecretSource;

@@ -28,6 +28,9 @@ pub struct Profile {
     /// Where nodes keep the root of an image of kind `root`.
     #[serde(default, skip_serializing_if = "RootMode::is_ram")]
     pub root_mode: RootMode,
+    /// Whether `node reboot --warm` may start its kernel without the firmware.
+    #[serde(default, skip_serializing_if = "WarmPolicy::is_never")]
+    pub warm: WarmPolicy,
     /// Packages besides those of the overlays, those of parents first.
     pub packages: Vec<String>,
     /// Those of parents first.
@@ -57,6 +60,7 @@ impl Profile {
             hugepages: None,
             writable: None,
             root_mode: RootMode::Ram,
+            warm: WarmPolicy::Never,
             packages: Vec::new(),
             bundles: Vec::new(),
             vfio: Vec::new(),
@@ -77,6 +81,40 @@ impl Profile {
             ("bundles", lost_bundle),
         ];
         keys.into_iter().find_map(|(key, differs)| differs.then_some(key))
+    }
+}
+
+/// Whether nodes may start a profile by kexec, from the kernel that they run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WarmPolicy {
+    /// Each boot goes through the firmware.
+    #[default]
+    Never,
+    Allow,
+}
+
+impl WarmPolicy {
+    /// Each policy with its word.
+    pub const WORDS: [(&str, WarmPolicy); 2] =
+        [("never", WarmPolicy::Never), ("allow", WarmPolicy::Allow)];
+
+    /// Returns true for the default.
+    pub fn is_never(&self) -> bool {
+        *self == WarmPolicy::Never
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WarmPolicy::Never => "never",
+            WarmPolicy::Allow => "allow",
+        }
+    }
+}
+
+impl fmt::Display for WarmPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 

@@ -28,6 +28,10 @@
 //! | [`LINK_PATH`] | WebSocket | a valid client certificate | [`FromAgent`], [`FromCentral`] |
 //! | [`CONSOLE_PATH`] | WebSocket | a valid client certificate, on request of the link: consoles, shells, input of tasks | bytes, [`vm::ConsoleNote`], [`shell::InputNote`] |
 //! | [`VOLUMES_PATH`] | GET, with a range | a valid client certificate of a node with a VM that uses the file | bytes |
+//! | [`WARM_BOOT_PATH`] | POST, JSON | a valid client certificate, and an order to reboot warm | [`warm_boot::WarmBootRequest`] -> [`warm_boot::WarmBootAnswer`] |
+//! | [`WARM_PARTS_PATH`] | GET, with a range | the same | bytes |
+//! | [`WARM_OVERLAY_PATH`] | POST, JSON | the same, once for a plan | [`warm_boot::WarmBootStep`] -> bytes |
+//! | [`WARM_REPORT_PATH`] | POST, JSON | the same | [`warm_boot::WarmBootReport`] -> `{}` |
 
 /// Implements `as_str`, which returns the serialised name.
 macro_rules! serialised_name {
@@ -57,7 +61,7 @@ pub mod vm;
 
 pub use boot::{
     AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule,
-    Thresholds, Ticket, VOLUMES_CHECK, stage1,
+    Thresholds, Ticket, VOLUMES_CHECK, stage1, warm_boot,
 };
 pub use check::{
     Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally,
@@ -107,6 +111,14 @@ pub const LINK_PATH: &str = "/v1/link";
 pub const CONSOLE_PATH: &str = "/v1/console";
 /// Volume files; the digest follows.
 pub const VOLUMES_PATH: &str = "/v1/volumes";
+/// The plan of a warm boot.
+pub const WARM_BOOT_PATH: &str = "/v1/warm-boot";
+/// Kernels and initrds of warm boots; the digest follows.
+pub const WARM_PARTS_PATH: &str = "/v1/warm-boot/parts";
+/// The overlay of a warm boot.
+pub const WARM_OVERLAY_PATH: &str = "/v1/warm-boot/overlay";
+/// Begin or failure of a warm boot.
+pub const WARM_REPORT_PATH: &str = "/v1/warm-boot/report";
 
 /// DNS name in the certificate of the central node, the same on every site. Agents connect by
 /// address.

@@ -15,3 +15,4 @@ mod resources;
 mod sessions;
 mod takeovers;
 mod tokens;
+mod warm_boots;

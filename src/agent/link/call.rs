@@ -6,7 +6,8 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, StatusCode, header};
 pub use meshd_client::Socket;
 use meshd_client::{Client, ClientError, ResponseBody, Timeouts, collect};
-use meshd_proto::{ActionId, AgentConfig, ErrorBody};
+use meshd_proto::{ActionId, AgentConfig, ErrorBody, warm_boot::OVERLAY_DIGEST_HEADER};
+use meshd_types::Digest;
 use rustls::{AlertDescription, ClientConfig, pki_types::ServerName};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
@@ -84,24 +85,44 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
     path: &str,
     request: &Q,
 ) -> Result<A, CallError> {
-    let invalid = |error: &dyn std::fmt::Display| {
-        CallError::Failed(format!("invalid request or response: {error}"))
-    };
-    let body = serde_json::to_vec(request).map_err(|error| invalid(&error))?;
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(path)
-        .header(header::HOST, meshd_proto::SERVER_NAME)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body)))
-        .map_err(|error| invalid(&error))?;
-    let response = client(endpoint)?.send(request).await?;
+    let response = client(endpoint)?.send(post_request(path, request)?).await?;
     let status = response.status();
     let body = small_body(response.into_body()).await?;
     if status != StatusCode::OK {
         return Err(status_error(status, &body));
     }
     serde_json::from_slice(&body).map_err(|error| invalid(&error))
+}
+
+/// Posts a request whose response is bytes, with their digest in a header.
+pub async fn post_for_bytes<Q: Serialize>(
+    endpoint: &Endpoint,
+    path: &str,
+    request: &Q,
+) -> Result<(Body, Option<Digest>), CallError> {
+    let response = client(endpoint)?.send(post_request(path, request)?).await?;
+    let status = response.status();
+    if status != StatusCode::OK {
+        return Err(status_error(status, &small_body(response.into_body()).await?));
+    }
+    let header = response.headers().get(OVERLAY_DIGEST_HEADER);
+    let digest = header.and_then(|value| value.to_str().ok()?.parse().ok());
+    Ok((Body(response.into_body()), digest))
+}
+
+fn post_request<Q: Serialize>(path: &str, request: &Q) -> Result<Request<Full<Bytes>>, CallError> {
+    let body = serde_json::to_vec(request).map_err(|error| invalid(&error))?;
+    Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header(header::HOST, meshd_proto::SERVER_NAME)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|error| invalid(&error))
+}
+
+fn invalid(error: &dyn std::fmt::Display) -> CallError {
+    CallError::Failed(format!("invalid request or response: {error}"))
 }
 
 async fn small_body(body: ResponseBody) -> Result<Bytes, CallError> {

@@ -39,6 +39,7 @@ use super::{
     system::Tree,
     task::Tasks,
     vm::VmManager,
+    warm_boot,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, Welcome};
@@ -288,6 +289,7 @@ impl Driver {
             },
             Effect::RunChecks => self.run_checks(),
             Effect::Reboot => self.reboot(),
+            Effect::WarmReboot => self.reboot_warm(),
         }
     }
 
@@ -367,15 +369,26 @@ impl Driver {
 
     fn reboot(&mut self) {
         tracing::warn!("rebooting: ordered by the central node");
-        let arguments = self.options.reboot.clone();
+        self.work.spawn(restart(self.options.reboot.clone()));
+    }
+
+    fn reboot_warm(&mut self) {
+        tracing::warn!("rebooting without the firmware: ordered by the central node");
+        let endpoint = self.endpoint();
+        let tree = self.tree.clone();
+        let cold = self.options.reboot.clone();
         self.work.spawn(async move {
-            // On success init stops this agent, so no event follows.
-            let failure = match run_program(&arguments).await {
-                Ok(status) if status.success() => pending().await,
-                Ok(status) => format!("{arguments:?} exited with {status}"),
-                Err(error) => format!("cannot run {arguments:?}: {error}"),
+            let loaded = match endpoint {
+                Ok(endpoint) => warm_boot::load(&endpoint, &tree).await,
+                Err(error) => Err(error.to_string()),
             };
-            Completion::Event(Event::RebootFailed(failure))
+            match loaded {
+                Ok(()) => restart(options::warm_reboot(&tree, cold)).await,
+                Err(reason) => {
+                    tracing::warn!(reason, "no warm boot; rebooting through the firmware");
+                    restart(cold).await
+                }
+            }
         });
     }
 
@@ -411,6 +424,17 @@ impl Driver {
             let _ = timeout(Duration::from_secs(1), (*socket).close(None)).await;
         }
     }
+}
+
+/// Runs the program that restarts the machine. On success init stops this agent, so no event
+/// follows.
+async fn restart(arguments: Vec<String>) -> Completion {
+    let failure = match run_program(&arguments).await {
+        Ok(status) if status.success() => pending().await,
+        Ok(status) => format!("{arguments:?} exited with {status}"),
+        Err(error) => format!("cannot run {arguments:?}: {error}"),
+    };
+    Completion::Event(Event::RebootFailed(failure))
 }
 
 async fn receive(socket: &mut Option<(Box<Socket>, ConnectionKind)>) -> Result<Message, String> {

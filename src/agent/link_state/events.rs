@@ -96,4 +96,6 @@ pub enum Effect {
     /// Request a new certificate over the link.
     RequestRenewal,
     Reboot,
+    /// Load the next boot and start it by kexec, or reboot as [`Effect::Reboot`].
+    WarmReboot,
 }

@@ -189,9 +189,7 @@ impl LinkStateMachine {
                 self.ordered_actions.fail_reboot(reason).into_iter().map(Effect::Send).collect()
             }
         };
-        if self.ordered_actions.take_due_reboot(now.timer) {
-            effects.push(Effect::Reboot);
-        }
+        effects.extend(self.ordered_actions.take_due_reboot(now.timer));
         // The next welcome repeats reports that have no link.
         if !matches!(self.state, State::Linked(_)) {
             effects.retain(|effect| !matches!(effect, Effect::Send(_)));

@@ -1,6 +1,7 @@
 //! Executes each ordered action (a reboot) at most once, and repeats its outcome until the central
 //! node acknowledges it. Pure.
 
+use super::Effect;
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromAgent, NodeAction};
 use meshd_types::{NodeId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};
@@ -24,6 +25,8 @@ struct Reboot {
     action: ActionId,
     /// When it is due; `None` once it has started. It starts once: a failed one is reported.
     due: Option<Duration>,
+    /// By kexec.
+    is_warm: bool,
 }
 
 /// The ordered actions of this node.
@@ -51,7 +54,9 @@ impl OrderedActions {
     /// Restores a reboot that an earlier run of this boot accepted. Its outcome may have been
     /// acknowledged already.
     pub fn restore_reboot(&mut self, action: ActionId, now: Duration) {
-        self.reboot = Some(Reboot { action, due: Some(now + REBOOT_ACK_TIMEOUT) });
+        // Through the firmware: a warm one may be why the agent has restarted.
+        let due = Some(now + REBOOT_ACK_TIMEOUT);
+        self.reboot = Some(Reboot { action, due, is_warm: false });
     }
 
     /// Returns the accepted reboot; `None` once it has started.
@@ -73,12 +78,12 @@ impl OrderedActions {
         } else if self.reboot.is_some() {
             refuse("the machine is shutting down".into())
         } else {
-            match order.action {
-                NodeAction::Reboot => {
-                    let due = Some(now + REBOOT_ACK_TIMEOUT);
-                    self.reboot = Some(Reboot { action: order.id, due });
-                }
-            }
+            let is_warm = match order.action {
+                NodeAction::Reboot => false,
+                NodeAction::WarmReboot => true,
+            };
+            let due = Some(now + REBOOT_ACK_TIMEOUT);
+            self.reboot = Some(Reboot { action: order.id, due, is_warm });
             ActionOutcome::Done
         };
         self.complete(order.id, outcome)
@@ -97,7 +102,7 @@ impl OrderedActions {
         if let Some(completed) = self.completed.get_mut(&id) {
             completed.acknowledged = true;
         }
-        if let Some(Reboot { action, due: Some(due) }) = &mut self.reboot
+        if let Some(Reboot { action, due: Some(due), .. }) = &mut self.reboot
             && *action == id
         {
             *due = now.min(*due);
@@ -109,10 +114,11 @@ impl OrderedActions {
         self.reboot?.due
     }
 
-    /// Returns true once when the reboot is due.
-    pub fn take_due_reboot(&mut self, now: Duration) -> bool {
-        let is_due = |reboot: &&mut Reboot| reboot.due.is_some_and(|due| due <= now);
-        self.reboot.as_mut().filter(is_due).and_then(|reboot| reboot.due.take()).is_some()
+    /// Returns the effect once when the reboot is due.
+    pub fn take_due_reboot(&mut self, now: Duration) -> Option<Effect> {
+        let reboot = self.reboot.as_mut()?;
+        reboot.due.take_if(|due| *due <= now)?;
+        Some(if reboot.is_warm { Effect::WarmReboot } else { Effect::Reboot })
     }
 
     /// Records a failed reboot.

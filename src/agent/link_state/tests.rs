@@ -289,6 +289,18 @@ fn goodbye_sets_the_retry_or_ends_the_link() {
 }
 
 #[test]
+fn warm_reboot_is_an_effect_of_its_own_and_cold_after_a_restart() {
+    let mut machine = linked(10_000);
+    let warm = ActionOrder { action: NodeAction::WarmReboot, ..reboot(7, node(), 60) };
+    machine.handle(at(1), 0, order(warm));
+    assert_eq!(machine.accepted_reboot(), Some(ActionId(7)));
+    assert_eq!(machine.handle(at(2), 0, acknowledged(7)), [Effect::WarmReboot]);
+    let (mut restarted, _) = started(false, Some(validity(10_000)));
+    restarted.restore_reboot(ActionId(7), at(3));
+    assert!(restarted.handle(at(9), 0, Event::Timer).contains(&Effect::Reboot));
+}
+
+#[test]
 fn reboot_waits_until_its_outcome_is_acknowledged() {
     let mut machine = linked(10_000);
     let got = machine.handle(at(1), 0, order(reboot(7, node(), 60)));

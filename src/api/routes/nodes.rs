@@ -5,8 +5,8 @@ use crate::{
     AcceptNic, Approve, AssignProfile, BmcEventView, BootDeviceOrder, BootLogLine, BootOnce,
     BootTimesView, ChangeVars, DiffView, DoctorView, Drain, Fence, FirmwareView, GenerationView,
     Identify, ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeView, OverlayFileView,
-    Pin, PowerOrder, PowerView, RemoveMachines, Rename, Replace, Replaced, SearchView, SensorView,
-    SeriesPointsView, TimelineView,
+    Pin, PowerOrder, PowerView, Reboot, RemoveMachines, Rename, Replace, Replaced, SearchView,
+    SensorView, SeriesPointsView, TimelineView,
 };
 use meshd_model::fleet::{LabelChange, Verb};
 use meshd_trust::Role;
@@ -78,7 +78,7 @@ routes! {
         Post::new("/v1/nodes/{node}/maintenance", Verb::Maintenance, "Start maintenance of a node");
     RESUME_NODE: Post<Empty, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/resume", Verb::Resume, "End the maintenance of a node");
-    REBOOT_NODE: Post<Empty, Object<NodeView>, 1> =
+    REBOOT_NODE: Post<Object<Reboot>, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/reboot", Verb::Reboot, "Reboot a node through its agent");
     GET_NODE_POWER: Get<Object<PowerView>, 1> =
         Get::new("/v1/nodes/{node}/power", "Ask the BMC of a node for its power state")

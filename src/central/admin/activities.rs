@@ -1,6 +1,6 @@
 //! The activities of the whole site that are not finished.
 
-use crate::Central;
+use crate::{Central, nodes::operations::newest_boot};
 use meshd_model::{
     activities::{self, Activity},
     operations::NodeOrder,
@@ -47,11 +47,11 @@ impl Central {
     fn orders(&self, model: &Model, now: Timestamp) -> Vec<Activity> {
         let nodes = model.nodes_with_open_operations().filter_map(|id| model.node(id));
         let open = nodes.flat_map(|node| {
-            let newest = model.boots_of(node).first().map(|boot| boot.id);
+            let newest = newest_boot(model, node);
             let open = model.open_operations_of(node.id);
             open.filter_map(move |(head, record)| match head.order {
                 _ if record.observe(&head.order, Some(node), newest, now).is_some() => None,
-                NodeOrder::Reboot => Some(activities::reboot(node, record)),
+                NodeOrder::Reboot | NodeOrder::WarmReboot => Some(activities::reboot(node, record)),
                 NodeOrder::Drain { .. } => Some(activities::drain(
                     node,
                     record,

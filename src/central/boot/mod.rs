@@ -13,6 +13,7 @@
 //! | `boot_log` | logs of boots: pieces from agents, consoles, and reports of failed boots |
 //! | `overlay_delivery` | the overlay: token, per-boot part, single use |
 //! | `stalls` | boots that stall, repeat, or have no overlay |
+//! | `warm_boot` | a boot that the running node fetches over its link, and starts by kexec |
 //! | `wire_identity` | binds addresses to their machines, and judges segments of other machines |
 
 mod boot_log;
@@ -26,6 +27,7 @@ mod queue_entry;
 mod script;
 mod segment_health;
 mod stalls;
+mod warm_boot;
 mod wire_identity;
 
 pub use dhcp::{DhcpChange, DhcpExchange, LeaseChange};

@@ -24,7 +24,7 @@ use meshd_proto::{
 use meshd_store::StoreError;
 use meshd_trust::{
     TokenRecord, enrol_token as token,
-    overlay_capability::{CAPABILITY_LIFE, Denied, Grant, TransferId},
+    overlay_capability::{CAPABILITY_LIFE, Denied, Grant, Transfer, TransferId},
 };
 use meshd_types::{BootSessionId, MacAddr, Secret, Timestamp, failpoint};
 use std::{net::Ipv4Addr, sync::Arc};
@@ -97,6 +97,16 @@ impl BootService {
             Ok(transfer) => transfer,
             Err(denied) => return Err(self.refuse_overlay(denied, from).await),
         };
+        self.fill_transfer(transfer, delivery).await
+    }
+
+    /// Renders the overlay of a transfer.
+    pub(super) async fn fill_transfer(
+        self: &Arc<Self>,
+        transfer: Transfer,
+        delivery: Delivery,
+    ) -> Result<OverlayTransfer, OverlayDenied> {
+        let now = self.env.now();
         // From here on a return without a transfer must free the capability; the transfer's drop
         // does.
         let mut transfer = OverlayTransfer {

@@ -44,7 +44,7 @@ use bmc::{power, reports};
 use boots::timeline::timeline;
 use clap::Subcommand;
 use doctor::NodeDoctor;
-use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, routes as api};
+use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, Reboot, routes as api};
 use meshd_model::{
     fleet::{NextBootOverride, label_words},
     rollouts::Amount,
@@ -176,6 +176,9 @@ pub(super) enum Node {
         /// Cycle the power of nodes without a link
         #[arg(long)]
         power: bool,
+        /// Start the next boot by kexec, without the firmware
+        #[arg(long, conflicts_with_all = ["max", "power"])]
+        warm: bool,
     },
     /// Switch nodes by their BMCs
     #[command(subcommand)]
@@ -282,7 +285,7 @@ impl Node {
                 Node::Console(console) => console.run(&client).await,
                 Node::Firmware(report) => report.firmware(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
-                Node::Reboot { targets, yes, force, power, .. } => {
+                Node::Reboot { targets, yes, force, power, warm, .. } => {
                     let client = client.with_force(force);
                     let selection = targets.select(&client).await?;
                     if !yes {
@@ -290,6 +293,9 @@ impl Node {
                     }
                     if power {
                         return power::reboot(&client, selection).await;
+                    }
+                    if warm {
+                        return restart_warm(&client, selection).await;
                     }
                     restart(&client, selection).await
                 }
@@ -347,7 +353,28 @@ fn assignment_text(node: &NodeView) -> String {
 
 pub(super) async fn restart(client: &AdminClient, selection: NodeSelection) -> Result<(), Failure> {
     let text = |node: &NodeView| format!("{} ({}) reboots", node.name, node.id);
-    order(client, selection, &api::REBOOT_NODE, &api::REBOOT_NODES, &(), text).await.map(drop)
+    order_reboot(client, selection, Reboot::default(), text).await
+}
+
+/// Reboots nodes by kexec. A node that cannot boots through its firmware.
+async fn restart_warm(client: &AdminClient, selection: NodeSelection) -> Result<(), Failure> {
+    let text = |node: &NodeView| {
+        let NodeView { name, id, .. } = node;
+        format!(
+            "{name} ({id}) reboots warm\n  hint: `meshd events --node {id}` tells if it boots through its firmware instead"
+        )
+    };
+    order_reboot(client, selection, Reboot { warm: true }, text).await
+}
+
+async fn order_reboot(
+    client: &AdminClient,
+    selection: NodeSelection,
+    body: Reboot,
+    text: impl Fn(&NodeView) -> String,
+) -> Result<(), Failure> {
+    let one = &api::REBOOT_NODE;
+    order(client, selection, one, &api::REBOOT_NODES, &body, text).await.map(drop)
 }
 
 fn text<T: ToString>(value: Option<T>) -> String {

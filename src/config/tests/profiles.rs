@@ -1,6 +1,7 @@
 //! Tests of profile inheritance, list edits and groups.
 
 use super::*;
+use crate::WarmPolicy;
 use meshd_proto::stage1::RootMode;
 
 const FAMILY: &str = r#"
@@ -54,6 +55,24 @@ fn refused(change: &str, with: &str) -> Vec<String> {
         .into_iter()
         .map(|fault| format!("{}: {}; {}", fault.key, fault.message, fault.hint))
         .collect()
+}
+
+#[test]
+fn warm_policy_is_never_unless_allowed_and_is_inherited() {
+    let text = format!(
+        "{LEAST}{}",
+        FAMILY
+            .replace("extends = \"base\"\n", "extends = \"base\"\nwarm = \"allow\"\n")
+            .replace("extends = \"child\"\n", "extends = \"child\"\nwarm = \"never\"\n")
+    );
+    let site = valid(read(&text));
+    let policies = ["base", "child", "grandchild"].map(|name| profile(&site, name).warm);
+    assert_eq!(policies, [WarmPolicy::Never, WarmPolicy::Allow, WarmPolicy::Never]);
+    let found = refused("image = \"i\"", "image = \"i\"\nwarm = \"always\"");
+    assert!(
+        found.len() == 1 && found[0].starts_with("profiles.base.warm: `always` is not known"),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The plan of one boot, without the syntax of a loader.
 
+use super::kernel_command_line::command_line;
 use crate::image_kind::{ImageKind, PartUse};
 use meshd_config::Delivery;
 use meshd_proto::{stage1::RootMode, vm::ByteSize};
@@ -52,6 +53,8 @@ pub struct PlannedPart {
     pub digest: Digest,
     pub usage: PartUse,
     pub url: String,
+    /// In bytes.
+    pub size: u64,
 }
 
 /// The part of a plan that differs at each boot.
@@ -60,6 +63,14 @@ pub struct BootSecret {
     pub session: BootSessionId,
     /// URL of the overlay, with its single-use capability.
     pub overlay: Secret<String>,
+}
+
+impl BootPlan {
+    /// Returns the kernel command line of a boot by kexec. The names of initrds are missing: only
+    /// the EFI stub reads them, and kexec does not run it.
+    pub fn kexec_command_line(&self) -> String {
+        command_line(self, &[])
+    }
 }
 
 impl PublicPlan {

@@ -54,6 +54,7 @@ pub fn decide(inputs: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
         digest: part.blob.digest,
         usage: part.usage,
         url: part_url(inputs, &part),
+        size: part.blob.size,
     };
     let public = PublicPlan {
         node: node.id,

@@ -12,6 +12,7 @@
 //! | `endpoint` | the address of the boot API |
 //! | `failure` | the query of `GET /boot/failed` |
 //! | `boot_queue` | limits how many machines load at once |
+//! | `warm_boot` | whether a node may start its next boot without its firmware |
 //!
 //! All functions are pure: equal inputs give equal scripts, byte for byte. A refusal is also a
 //! script: it shows the reason on the machine's console, waits and retries.
@@ -26,6 +27,7 @@ mod loader;
 mod profile_choice;
 mod refusal;
 mod request;
+mod warm_boot;
 #[cfg(test)]
 mod tests;
 
@@ -39,3 +41,4 @@ pub use loader::Loader;
 pub use profile_choice::{NoProfile, choose, effective_profile};
 pub use refusal::Refusal;
 pub use request::{QueryError, ScriptRequest};
+pub use warm_boot::{ColdBootReason, check_warm_boot};

@@ -20,7 +20,9 @@ mod node;
 
 pub use boot_progress::{
     boot_loop::{BootLoop, LOOP_ALIKE, LOOP_UNLIKE, boot_loop},
-    boot_session::{BootSession, BootStatus, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait},
+    boot_session::{
+        BootSession, BootStatus, LONGEST_BOOT, Outcome, SESSION_WINDOW, Wait, WarmState,
+    },
     boot_times::{
         Baseline, BootComparison, BootDelay, BootOrder, BootPath, BootStep, BootStepTime,
         DelayKind, stage_times,

@@ -172,11 +172,16 @@ impl NodeOperation {
         };
         match order {
             NodeOrder::Drain { .. } => drain_outcome(node),
-            NodeOrder::Reboot if self.has_rebooted(node, newest_boot) => Some(NodeOutcome::Done),
-            NodeOrder::Reboot if matches!(node.phase, Phase::Rejected | Phase::Quarantined) => {
+            order if order.is_reboot() && self.has_rebooted(node, newest_boot) => {
+                Some(NodeOutcome::Done)
+            }
+            order
+                if order.is_reboot()
+                    && matches!(node.phase, Phase::Rejected | Phase::Quarantined) =>
+            {
                 Some(NodeOutcome::Cancelled(format!("the node was {}", node.phase)))
             }
-            NodeOrder::Reboot => {
+            order if order.is_reboot() => {
                 let confirmed_at = self.confirmed_at?;
                 let minutes = LONGEST_BOOT.as_secs() / 60;
                 (now.distance(confirmed_at) > LONGEST_BOOT).then(|| {

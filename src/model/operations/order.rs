@@ -37,6 +37,8 @@ pub enum NodeOrder {
     Remove,
     Fence,
     Reboot,
+    /// By kexec, without the firmware, if the node can; else as `Reboot`.
+    WarmReboot,
     AssignProfile {
         profile: ProfileName,
     },
@@ -76,7 +78,12 @@ impl NodeOrder {
     /// True if a node carries the order out after it was given: the order is running until the node
     /// reports an effect. All other orders are changes of the store.
     pub fn takes_time(&self) -> bool {
-        matches!(self, NodeOrder::Drain { .. } | NodeOrder::Reboot) || self.needs_bmc()
+        matches!(self, NodeOrder::Drain { .. }) || self.is_reboot() || self.needs_bmc()
+    }
+
+    /// True if the agent of the node restarts it.
+    pub fn is_reboot(&self) -> bool {
+        matches!(self, NodeOrder::Reboot | NodeOrder::WarmReboot)
     }
 
     /// True if the BMC of the machine carries the order out.
@@ -110,11 +117,13 @@ impl NodeOrder {
     /// True if an order replaces an older running order of the same node. A fenced node has no work
     /// left that a drain waits for.
     pub fn replaces(&self, older: &NodeOrder) -> bool {
+        if self.is_reboot() || matches!(self, NodeOrder::Power { .. }) {
+            let is_power = matches!(older, NodeOrder::Power { .. }) && !self.is_reboot();
+            return older.is_reboot() || is_power;
+        }
         matches!(
             (self, older),
             (NodeOrder::Drain { .. } | NodeOrder::Fence, NodeOrder::Drain { .. })
-                | (NodeOrder::Reboot, NodeOrder::Reboot)
-                | (NodeOrder::Power { .. }, NodeOrder::Power { .. } | NodeOrder::Reboot)
                 | (NodeOrder::BootDevice { .. }, NodeOrder::BootDevice { .. })
                 | (NodeOrder::Identify { .. }, NodeOrder::Identify { .. })
         )

@@ -31,7 +31,7 @@ pub fn due_stall_retry<'a>(
         if record.state.is_open() {
             return None;
         }
-        if !matches!(head.order, NodeOrder::Power { .. } | NodeOrder::Reboot) {
+        if !matches!(head.order, NodeOrder::Power { .. }) && !head.order.is_reboot() {
             continue;
         }
         if head.by.principal != Principal::Meshd {

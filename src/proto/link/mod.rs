@@ -238,6 +238,9 @@ pub struct ActionOrder {
 pub enum NodeAction {
     /// Restart the machine; `Done` is reported before the restart and means accepted.
     Reboot,
+    /// Restart by kexec, without the firmware; through the firmware if that is not possible.
+    /// `Done` as for `Reboot`.
+    WarmReboot,
 }
 
 /// Time for the agent to execute and report an action that it started at the last moment.
@@ -247,7 +250,7 @@ impl NodeAction {
     /// Returns how long after its order the agent may still start the action.
     pub const fn ttl(&self) -> Duration {
         match self {
-            NodeAction::Reboot => Duration::from_secs(20),
+            NodeAction::Reboot | NodeAction::WarmReboot => Duration::from_secs(20),
         }
     }
 

@@ -5,13 +5,15 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use meshd_central::{
-    AgentApiError, Central, LanClient, LinkCommand, LinkId, NodeConsole, PendingConnection,
-    SpecPart,
+    AgentApiError, Central, LanClient, LinkCommand, LinkId, NodeConsole, OverlayTransfer,
+    PendingConnection, SpecPart,
 };
 use meshd_model::fleet::Certificate;
 use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, NodeSpec, PendingHello,
-    PendingReply, RenewRequest, Welcome, vm::ConsoleId,
+    PendingReply, RenewRequest, Welcome,
+    vm::ConsoleId,
+    warm_boot::{WarmBootAnswer, WarmBootReport, WarmBootRequest, WarmBootStep},
 };
 use meshd_trust::{Peer, TrustError};
 use meshd_types::{Digest, NodeId};
@@ -118,6 +120,46 @@ pub trait AgentBackend: Send + Sync + 'static {
         let _ = (peer, digest);
         None
     }
+    /// Returns the plan of a warm boot.
+    fn plan_warm_boot(
+        &self,
+        peer: &Peer,
+        request: WarmBootRequest,
+        client: &LanClient,
+    ) -> impl Future<Output = Result<WarmBootAnswer, AgentApiError>> + Send {
+        let _ = (peer, request, client);
+        std::future::ready(Err(AgentApiError::Unauthorized))
+    }
+    /// Returns the path of a part of an image for a warm boot.
+    fn warm_boot_part(
+        &self,
+        peer: &Peer,
+        digest: Digest,
+        client: &LanClient,
+    ) -> impl Future<Output = Result<Option<PathBuf>, AgentApiError>> + Send {
+        let _ = (peer, digest, client);
+        std::future::ready(Err(AgentApiError::Unauthorized))
+    }
+    /// Opens the overlay of a warm boot.
+    fn open_warm_overlay(
+        &self,
+        peer: &Peer,
+        step: WarmBootStep,
+        client: &LanClient,
+    ) -> impl Future<Output = Result<OverlayTransfer, AgentApiError>> + Send {
+        let _ = (peer, step, client);
+        std::future::ready(Err(AgentApiError::Unauthorized))
+    }
+    /// Records that a warm boot starts, or that it has failed.
+    fn report_warm_boot(
+        &self,
+        peer: &Peer,
+        report: WarmBootReport,
+        client: &LanClient,
+    ) -> impl Future<Output = Result<(), AgentApiError>> + Send {
+        let _ = (peer, report, client);
+        std::future::ready(Err(AgentApiError::Unauthorized))
+    }
     /// Returns the node's side of a console that the central node has requested.
     fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {
         let _ = (peer, console);
@@ -211,6 +253,42 @@ impl AgentBackend for Arc<Central> {
 
     fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {
         self.vms.volume_for(peer.node, digest)
+    }
+
+    async fn plan_warm_boot(
+        &self,
+        peer: &Peer,
+        request: WarmBootRequest,
+        client: &LanClient,
+    ) -> Result<WarmBootAnswer, AgentApiError> {
+        self.boot.plan_warm_boot(peer, &request, client).await
+    }
+
+    async fn warm_boot_part(
+        &self,
+        peer: &Peer,
+        digest: Digest,
+        client: &LanClient,
+    ) -> Result<Option<PathBuf>, AgentApiError> {
+        self.boot.warm_boot_part(peer, &digest, client).await
+    }
+
+    async fn open_warm_overlay(
+        &self,
+        peer: &Peer,
+        step: WarmBootStep,
+        client: &LanClient,
+    ) -> Result<OverlayTransfer, AgentApiError> {
+        self.boot.open_warm_overlay(peer, &step, client).await
+    }
+
+    async fn report_warm_boot(
+        &self,
+        peer: &Peer,
+        report: WarmBootReport,
+        client: &LanClient,
+    ) -> Result<(), AgentApiError> {
+        self.boot.report_warm_boot(peer, report, client).await
     }
 
     fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {

@@ -12,6 +12,7 @@
 //! | `node_connections` | limits of connections and transfers of authenticated nodes, counted by node |
 //! | `socket` | a WebSocket of typed messages with an idle timeout |
 //! | `volumes` | serves byte ranges of volume files |
+//! | `warm_boot` | routes of boots that a running node fetches |
 //!
 //! ```text
 //! accept ─▶ TLS 1.3 ─▶ node? ─▶ one request ┬─ POST enrol    any client with a boot token
@@ -19,7 +20,8 @@
 //!                      │                    ├─ GET  pending  any client, bounded; becomes a WebSocket
 //!                      │                    ├─ GET  link     a valid certificate; becomes a WebSocket
 //!                      │                    ├─ GET  console  like link, after a request over the link
-//!                      ▼                    └─ GET  volumes  a valid certificate, and a VM that uses the file
+//!                      │                    ├─ GET  volumes  a valid certificate, and a VM that uses the file
+//!                      ▼                    └─ warm-boot      a valid certificate, and an order to reboot warm
 //!          certificate of this site, or none
 //! ```
 //! Clients without a valid certificate and waiting nodes have separate connection limits, so they
@@ -37,9 +39,10 @@ mod routes;
 mod node_connections;
 mod socket;
 mod volumes;
+mod warm_boot;
 
 pub use backend::{AgentBackend, PendingReplies};
-pub use meshd_central::{AgentApiError, LanClient, LinkCommand};
+pub use meshd_central::{AgentApiError, LanClient, LinkCommand, OverlayTransfer};
 
 use crate::{
     bind,

@@ -5,7 +5,7 @@ use super::{
     message_rate::MessageClass,
     pending,
     refusal::{Refusal, check_version},
-    volumes,
+    volumes, warm_boot,
 };
 use crate::{connections::limiter::Source, metrics::count_request};
 use axum::{
@@ -36,7 +36,7 @@ type AgentApiState<P> = State<Arc<AgentApi<P>>>;
 
 /// Returns all routes of the agent API.
 pub(super) fn router<P: AgentBackend>(service: Arc<AgentApi<P>>) -> Router {
-    Router::new()
+    warm_boot::bind(Router::new())
         .route(meshd_proto::ENROL_PATH, post(enrol::<P>))
         .route(meshd_proto::RENEW_PATH, post(renew::<P>))
         .route(meshd_proto::PENDING_PATH, get(pending::<P>))
@@ -58,6 +58,7 @@ async fn count_response(request: Request, next: Next) -> Response {
         meshd_proto::LINK_PATH => "link",
         path if path.starts_with(meshd_proto::CONSOLE_PATH) => "console",
         path if path.starts_with(meshd_proto::VOLUMES_PATH) => "volumes",
+        path if path.starts_with(meshd_proto::WARM_BOOT_PATH) => "warm-boot",
         _ => "none",
     };
     let response = next.run(request).await;
@@ -142,7 +143,7 @@ async fn link<P: AgentBackend>(
 
 /// Returns the client with a valid certificate. Status 401 before an upgrade means that the
 /// certificate is invalid. The agent then requests a new one.
-fn require_client<P: AgentBackend>(
+pub(super) fn require_client<P: AgentBackend>(
     service: &AgentApi<P>,
     connection: &AgentConnection,
 ) -> Result<Arc<AgentClient>, Refusal> {
@@ -228,7 +229,7 @@ fn limit_messages(
         .read_buffer_size(READ_BUFFER))
 }
 
-fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
+pub(super) fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
     let body = body.map_err(|rejection| {
         Refusal::new(rejection.status(), "bad_request", "the body is too large or broke off")
     })?;
@@ -237,7 +238,7 @@ fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, R
         .map_err(|unread| Refusal::bad_request(format!("the body is not read: {unread}")))
 }
 
-fn log_refusal(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
+pub(super) fn log_refusal(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
     match &error {
         AgentApiError::Internal(detail) => {
             tracing::error!(route, who = peer, detail, "request failed")

@@ -16,6 +16,7 @@
 //! | `redfish` | orders to BMCs by Redfish, through a proxy that lies |
 //! | `trust` | rotation of the certificate authority, and enrolment tokens |
 //! | `vfio` | the shipped VFIO overlay, and `mesh-agent` on a machine that has it |
+//! | `warm_boot` | warm reboot, from the order to the node that is online again |
 
 mod agent_api;
 mod boot_log;
@@ -31,3 +32,4 @@ mod redfish;
 mod rollouts;
 mod trust;
 mod vfio;
+pub mod warm_boot;

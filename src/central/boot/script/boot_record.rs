@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 impl BootService {
     /// Records that the node boots in this session, with the time at which the used next-boot
     /// override was set. A repeated script in the same session is only counted.
-    pub(super) async fn record_boot(
+    pub(in crate::boot) async fn record_boot(
         &self,
         id: NodeId,
         session: BootSessionId,

@@ -27,7 +27,10 @@ impl BootService {
         let from = client.ipv4();
         let session = self.env.store.read(|model| model.newest_session(machine.mac).cloned());
         let is_current = |session: &&BootSession| {
-            session.is_fresh(now) && session.address == Some(from) && !has_its_overlay(session)
+            session.is_fresh(now)
+                && session.address == Some(from)
+                && !has_its_overlay(session)
+                && !is_warm(session)
         };
         let current = session.as_ref().filter(is_current);
         let is_own = |mac: &MacAddr| *mac == machine.mac || !failpoint::defends("boot-neighbour");
@@ -50,6 +53,9 @@ impl BootService {
             }
             (Ok(()), Some(session)) if has_its_overlay(&session) => {
                 "its boot has its overlay, and the next one begins with a DHCP exchange".to_owned()
+            }
+            (Ok(()), Some(session)) if is_warm(&session) => {
+                "its boot is warm, and its node fetches it over its link".to_owned()
             }
             (Ok(()), Some(session)) => match session.address {
                 Some(current) if current != from => format!("its address is {current}"),
@@ -121,6 +127,11 @@ impl BootService {
             .await;
         Refusal::NoSession
     }
+}
+
+/// True for a boot that the running node fetches over its link. No loader takes part in it.
+fn is_warm(session: &BootSession) -> bool {
+    session.warm.is_some() && failpoint::defends("warm-session-script")
 }
 
 /// True after a boot has its overlay or certificate. Each script repeats DHCP before it asks again,

@@ -91,7 +91,7 @@ impl<'a> Fleet<'a> {
     /// Returns the operations that begin boots, the newest first.
     fn boot_orders(self) -> Vec<&'a Operation> {
         let begins_boot = |operation: &&Operation| {
-            matches!(operation.order, NodeOrder::Reboot | NodeOrder::Power { .. })
+            operation.order.is_reboot() || matches!(operation.order, NodeOrder::Power { .. })
         };
         self.operations().filter(begins_boot).take(MAX_ORDERS).collect()
     }
@@ -125,6 +125,7 @@ fn is_of_model(other: &Node, node: &Node) -> bool {
 fn boot_order(order: &NodeOrder, record: &NodeOperation) -> Option<BootOrder> {
     let words = match order {
         NodeOrder::Power { action, .. } => format!("power {action}"),
+        NodeOrder::WarmReboot => "warm reboot".to_owned(),
         _ => "reboot".to_owned(),
     };
     let Some(power) = &record.power else {

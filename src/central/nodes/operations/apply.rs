@@ -135,7 +135,7 @@ impl NodeOps {
                 change_node_in(tx, id, |tx, node| clear_boot_once_in(tx, node, audit, now))
             }
             // `start_reboots` sends it.
-            NodeOrder::Reboot => Err(OperateError::Unprepared { node: id }),
+            NodeOrder::Reboot | NodeOrder::WarmReboot => Err(OperateError::Unprepared { node: id }),
             NodeOrder::Power { .. } | NodeOrder::BootDevice { .. } | NodeOrder::Identify { .. } => {
                 self.start_power_in(tx, head, id, now)
             }

@@ -1,14 +1,17 @@
 //! Executes accepted operations in bounded batches: within their request, else in the background,
 //! also after a restart.
 
-use super::{BATCH, settle::settle_in};
+use super::{
+    BATCH,
+    settle::{newest_boot, settle_in},
+};
 use crate::{
     environment::alarms::log_failure,
     nodes::{NodeOps, OperateError},
 };
 use meshd_model::{
     fleet::Node,
-    operations::{NodeOperation, NodeOperationState, NodeOrder, Operation, OperationStage},
+    operations::{NodeOperation, NodeOperationState, Operation, OperationStage},
 };
 use meshd_store::{Model, StoreError};
 use meshd_types::{NodeId, OperationId, failpoint};
@@ -27,7 +30,7 @@ impl NodeOps {
         if ids.is_empty() {
             return Ok(None);
         }
-        if head.order == NodeOrder::Reboot {
+        if head.order.is_reboot() {
             return self.start_reboots(head, &ids).await.map(Some);
         }
         let mut prepared = self.prepare(&ids, &head.order).await;
@@ -117,7 +120,7 @@ impl NodeOps {
                 return false;
             }
             let node = model.node(id);
-            let newest = node.and_then(|node| model.boots_of(node).first().map(|boot| boot.id));
+            let newest = node.and_then(|node| newest_boot(model, node));
             running.any(|(head, record)| record.observe(&head.order, node, newest, now).is_some())
         };
         let ended: Vec<NodeId> = self.env.store.read(|model| {

@@ -31,6 +31,7 @@ mod stall_retries;
 
 pub use cancel::CancelError;
 pub(super) use power::starting_machines;
+pub(crate) use settle::newest_boot;
 pub(super) use settle::settle_in;
 
 use super::{NodeOps, OperateError};
@@ -164,7 +165,7 @@ impl NodeOps {
             targets: u32::try_from(targets.len()).unwrap_or(u32::MAX),
             stage: OperationStage::Accepted,
         };
-        let fits_one_transaction = targets.len() <= BATCH && head.order != NodeOrder::Reboot;
+        let fits_one_transaction = targets.len() <= BATCH && !head.order.is_reboot();
         let accepted = if fits_one_transaction {
             self.accept_and_apply(&head, targets).await
         } else {

@@ -2,7 +2,10 @@
 //! agent executes a number once, so a restart between both sends the action again without a second
 //! reboot.
 
-use super::{BATCH, settle::replace_older};
+use super::{
+    BATCH,
+    settle::{newest_boot, replace_older},
+};
 use crate::{
     links::{LinkError, LinkOrder},
     nodes::{NodeOps, OperateError, lifecycle::existing_node},
@@ -65,11 +68,11 @@ impl NodeOps {
         let node = self.check_reboot(tx, head, id)?;
         replace_older(tx, head, id, now);
         let number = u64::from_be_bytes(self.env.random());
-        let newest = tx.before().boots_of(&node).first().map(|boot| boot.id);
+        let newest = newest_boot(tx.before(), &node);
         tx.edit_node_operation(head.id, id, |record| {
             record.start_reboot(number, &node, newest, now);
         });
-        let action = action_order(id, number, now);
+        let action = action_order(id, number, &head.order, now);
         let detail = format!("action {number}: {:?}", action.action);
         tx.event(Event::new(now, &head.by, EventKind::NodeAction, detail).of_node(id));
         Ok((action, node.boot))
@@ -97,8 +100,7 @@ impl NodeOps {
         head: &Operation,
         id: NodeId,
     ) -> Option<OperateError> {
-        let is_reboot = head.order == NodeOrder::Reboot;
-        is_reboot.then(|| self.check_reboot(tx, head, id).err()).flatten()
+        head.order.is_reboot().then(|| self.check_reboot(tx, head, id).err()).flatten()
     }
 
     /// Waits until each node has answered a reboot, or until none can any more.
@@ -182,16 +184,17 @@ impl NodeOps {
 
     /// Restores the reboots that were sent before a restart and are not answered.
     pub(crate) fn restore_reboots(&self) {
-        let unanswered: Vec<NodeOperation> = self.env.store.read(|model| {
+        let unanswered: Vec<(NodeOrder, NodeOperation)> = self.env.store.read(|model| {
             let open =
                 model.nodes_with_open_operations().flat_map(|id| model.open_operations_of(id));
-            let reboots = open
-                .filter(|(head, record)| head.order == NodeOrder::Reboot && record.is_unanswered());
-            reboots.map(|(_, record)| record.clone()).collect()
+            let reboots =
+                open.filter(|(head, record)| head.order.is_reboot() && record.is_unanswered());
+            reboots.map(|(head, record)| (head.order.clone(), record.clone())).collect()
         });
-        for record in unanswered {
+        for (order, record) in unanswered {
             if let (Some(number), Some(started)) = (record.action, record.started_at) {
-                self.links.add_action(action_order(record.node, number, started), record.session);
+                let action = action_order(record.node, number, &order, started);
+                self.links.add_action(action, record.session);
             }
         }
     }
@@ -215,8 +218,11 @@ fn fail_unanswered(
     late.iter().filter(fails).map(|(_, node)| *node).collect()
 }
 
-fn action_order(node: NodeId, number: u64, started: Timestamp) -> ActionOrder {
-    let action = NodeAction::Reboot;
+fn action_order(node: NodeId, number: u64, order: &NodeOrder, started: Timestamp) -> ActionOrder {
+    let action = match order {
+        NodeOrder::WarmReboot => NodeAction::WarmReboot,
+        _ => NodeAction::Reboot,
+    };
     ActionOrder { id: ActionId(number), node, expires_at: started.after(action.ttl()), action }
 }
 

@@ -2,9 +2,18 @@
 //! node shows.
 
 use crate::links::withdraw_end;
-use meshd_model::operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation};
-use meshd_store::Tx;
-use meshd_types::{NodeId, OperationId, Timestamp};
+use meshd_model::{
+    fleet::Node,
+    operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation},
+};
+use meshd_store::{Model, Tx};
+use meshd_types::{BootSessionId, NodeId, OperationId, Timestamp};
+
+/// Returns the newest boot of a node that has begun. A node that loads a warm boot still runs its
+/// former one.
+pub(crate) fn newest_boot(model: &Model, node: &Node) -> Option<BootSessionId> {
+    model.boots_of(node).into_iter().find(|boot| !boot.is_staged()).map(|boot| boot.id)
+}
 
 /// Cancels older orders of a node that this one replaces: running ones of its kind, and pending
 /// ones if the node leaves service.
@@ -30,7 +39,7 @@ pub(super) fn replace_older(tx: &mut Tx<'_>, head: &Operation, id: NodeId, now: 
 /// that ends them; reboots are settled each second (`drive.rs`).
 pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) {
     let before = tx.before();
-    let newest = tx.node(id).and_then(|node| before.boots_of(node).first().map(|boot| boot.id));
+    let newest = tx.node(id).and_then(|node| newest_boot(before, node));
     let mut open: Vec<Operation> = before
         .open_operations_of(id)
         .filter(|(head, _)| head.order.takes_time())

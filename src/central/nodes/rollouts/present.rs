@@ -96,8 +96,7 @@ impl Inventory for SiteInventory<'_> {
             boot_loop: looping.map(|condition| condition.detail.clone()),
             has_work: !active_work(self.model, id).is_empty(),
             is_ordering: self.orders.ordering.contains(&id) || self.has_pending_order(id),
-            is_rebooting: self
-                .has_order(id, |order| *order == NodeOrder::Reboot || order.cuts_power()),
+            is_rebooting: self.has_order(id, |order| order.is_reboot() || order.cuts_power()),
             domain: self.domain.and_then(|key| node.labels.get(key).cloned()),
             refusal: self.orders.refusals.get(&id).cloned(),
             goal: self.goal(id),
@@ -115,10 +114,10 @@ impl Inventory for SiteInventory<'_> {
     fn serves(&self, id: NodeId) -> bool {
         let leaves = |order: &NodeOrder| {
             order.cuts_power()
+                || order.is_reboot()
                 || matches!(
                     order,
-                    NodeOrder::Reboot
-                        | NodeOrder::Drain { .. }
+                    NodeOrder::Drain { .. }
                         | NodeOrder::Maintenance
                         | NodeOrder::Quarantine
                         | NodeOrder::Reject

@@ -75,6 +75,8 @@ pub(crate) fn inherit(document: &Document, chain: &[&WrittenProfile]) -> Option<
     profile.writable = merge.nearest("writable", |profile| profile.writable.as_ref());
     let root_mode = merge.nearest("root_mode", |profile| profile.root_mode.as_ref());
     profile.root_mode = root_mode.unwrap_or_default();
+    let warm = merge.nearest("warm", |profile| profile.warm.as_ref());
+    profile.warm = warm.unwrap_or_default();
     profile.vars = merge.vars();
     profile.checks = merge.checks();
     profile.settings = merge.settings;

@@ -1,7 +1,7 @@
 //! One profile as written in the file, before inheritance.
 
 use crate::{
-    Hugepages, PageSize, VfioSelector, check,
+    Hugepages, PageSize, VfioSelector, WarmPolicy, check,
     edit::Edit,
     reader::{Document, Located, Table},
     sections::vars,
@@ -47,6 +47,7 @@ pub(crate) struct WrittenProfile {
     pub(crate) hugepages: Option<Located<Hugepages>>,
     pub(crate) writable: Option<Located<ByteSize>>,
     pub(crate) root_mode: Option<Located<RootMode>>,
+    pub(crate) warm: Option<Located<WarmPolicy>>,
     pub(crate) vars: Vec<(VarName, Located<VarValue>)>,
     pub(crate) checks: Vec<Located<(String, CheckRule)>>,
     pub(crate) thresholds: Vec<Located<(&'static str, i64)>>,
@@ -84,6 +85,7 @@ impl WrittenProfile {
             hugepages: hugepages(table),
             writable: writable(table),
             root_mode: table.choice("root_mode", &RootMode::ALL.map(|mode| (mode.as_str(), mode))),
+            warm: table.choice("warm", &WarmPolicy::WORDS),
             vars: vars::read(document, table),
             checks: checks(table),
             thresholds: thresholds(table),

@@ -118,6 +118,19 @@ pub struct BootSession {
     /// The firmware tried to boot by IPv6 from this time on, before this session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6_since: Option<Timestamp>,
+    /// The node fetched this boot over its link, and starts it by kexec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<WarmState>,
+}
+
+/// How far a warm boot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WarmState {
+    /// The node runs its former boot, and loads this one.
+    Staged,
+    /// The node has loaded this boot, and starts it.
+    Started,
 }
 
 /// Progress or result of a boot.
@@ -186,6 +199,7 @@ impl BootSession {
             failure: None,
             dhcp: Vec::new(),
             ipv6_since: None,
+            warm: None,
         };
         session.mark(stage, now);
         session
@@ -269,6 +283,11 @@ impl BootSession {
         Some([wait.at, passed.map(|mark| mark.at).or(running_until).unwrap_or(wait.last)])
     }
 
+    /// Returns true if the node runs its former boot, and loads this one.
+    pub fn is_staged(&self) -> bool {
+        self.warm == Some(WarmState::Staged)
+    }
+
     /// Returns true if the end of this boot was announced: by the order of an operator, or by the
     /// node's agent.
     pub fn is_end_announced(&self) -> bool {
@@ -342,7 +361,8 @@ impl BootSession {
         let has_run = [Stage::Overlay, Stage::OsDhcp, Stage::Enrolled]
             .into_iter()
             .any(|stage| self.reached(stage).is_some());
-        if self.ended {
+        // Firmware and iPXE do not run in a warm boot.
+        if self.ended || self.warm.is_some() && client != DhcpClient::Os {
             return false;
         }
         match client {

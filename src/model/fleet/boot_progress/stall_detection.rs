@@ -88,6 +88,10 @@ pub fn stall(
     watched_since: Timestamp,
     now: Timestamp,
 ) -> Option<Stall> {
+    // The node runs its former boot.
+    if session.is_staged() {
+        return None;
+    }
     let last = session.stages.iter().max_by_key(|mark| chain.position(mark.stage))?;
     let (missing, mut bound) = chain.next(last.stage)?;
     let waiting = session.waiting();

@@ -91,7 +91,8 @@ impl<'a> BootPath<'a> {
             count: 1,
         };
         let first = self.first_packet();
-        let firmware = self.order.as_ref().map(|order| step(BootStep::Firmware, order.at, first));
+        let firmware = self.order.as_ref().filter(|_| self.boot.warm.is_none());
+        let firmware = firmware.map(|order| step(BootStep::Firmware, order.at, first));
         let attempts =
             self.attempts.first().map(|_| step(BootStep::Attempts, first, self.boot.opened_at));
         firmware.into_iter().chain(attempts).chain(stage_times(self.boot, running_until)).collect()

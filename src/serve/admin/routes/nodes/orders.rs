@@ -17,7 +17,7 @@ use axum::{
 };
 use meshd_api::{
     Approve, AssignProfile, BootDeviceOrder, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,
-    ChangeVars, Drain, DrainPolicy, Identify, Pin, PowerOrder, PowerView,
+    ChangeVars, Drain, DrainPolicy, Identify, Pin, PowerOrder, PowerView, Reboot,
     routes::{self as api, BulkPost, Post},
 };
 use meshd_central::{AcceptedOrder, NodeResults, Shared, doctor_report};
@@ -81,13 +81,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         |_| Ok(NodeOrder::Remove),
         node_view,
     );
-    let binder = bind_verb(
-        binder,
-        &api::REBOOT_NODE,
-        &api::REBOOT_NODES,
-        |_| Ok(NodeOrder::Reboot),
-        node_view,
-    );
+    let binder = bind_verb(binder, &api::REBOOT_NODE, &api::REBOOT_NODES, reboot, node_view);
     let binder = bind_verb(
         binder,
         &api::ASSIGN_NODE_PROFILE,
@@ -196,6 +190,11 @@ fn drain(order: OrderBody) -> Result<NodeOrder, Refused> {
         return Err(Refused::bad_request(message));
     }
     Ok(NodeOrder::Drain { workloads, grace_s })
+}
+
+fn reboot(order: OrderBody) -> Result<NodeOrder, Refused> {
+    let Reboot { warm } = read::<Option<Reboot>>(order)?.unwrap_or_default();
+    Ok(if warm { NodeOrder::WarmReboot } else { NodeOrder::Reboot })
 }
 
 fn assign_profile(order: OrderBody) -> Result<NodeOrder, Refused> {
