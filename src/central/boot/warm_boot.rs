@@ -175,7 +175,8 @@ impl BootService {
         let id = session.map_or_else(|| BootSessionId(self.env.random()), |session| session.id);
         let profile = boot::choose(&snapshot.site, node, Some(id)).map_err(|why| cold(&why))?;
         let checked = self.env.store.read(|model| {
-            let boots = model.boots_of(node).into_iter().filter(|boot| !boot.is_staged());
+            let is_over = |boot: &&BootSession| !boot.is_staged() || boot.ended;
+            let boots = model.boots_of(node).into_iter().filter(is_over);
             check_warm_boot(&snapshot.site, node, &profile, boots)
         });
         checked.map_err(|why| cold(&why))?;

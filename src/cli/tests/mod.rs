@@ -95,6 +95,7 @@ fn documented_verbs_are_parsed() {
         "meshd node approve n1",
         "meshd node assign-profile n1 compute --reboot",
         "meshd node reboot n1",
+        "meshd node reboot --warm n1",
         "meshd node timeline n1",
         "meshd node timeline n1 --session 070707070707070707070707",
         "meshd node release n1",

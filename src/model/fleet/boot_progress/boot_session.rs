@@ -283,7 +283,7 @@ impl BootSession {
         Some([wait.at, passed.map(|mark| mark.at).or(running_until).unwrap_or(wait.last)])
     }
 
-    /// Returns true if the node runs its former boot, and loads this one.
+    /// Returns true if the node runs its former boot, and loads this one, or failed to load it.
     pub fn is_staged(&self) -> bool {
         self.warm == Some(WarmState::Staged)
     }
