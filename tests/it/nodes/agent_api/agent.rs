@@ -320,6 +320,23 @@ async fn agent_renews_at_half_certificate_life_and_keeps_its_link() {
 }
 
 #[tokio::test]
+async fn warm_reboot_without_a_plan_goes_through_the_firmware() {
+    let fake = Fake::start().await;
+    let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
+    machine.start();
+    fake.wait(|seen| seen.iter().any(is_up)).await;
+    let expires_at = fake.now().after(Duration::from_secs(60));
+    let action = NodeAction::WarmReboot;
+    let order = ActionOrder { id: ActionId(7), node: fake.node(), expires_at, action };
+    fake.command(LinkCommand::Send(FromCentral::Action(order))).await;
+    fake.wait(|seen| outcome(seen, 7) == Some(ActionOutcome::Done)).await;
+    // This central node gives no plan to anybody.
+    machine.has("rebooted").await;
+    machine.stop().await;
+    fake.stop().await;
+}
+
+#[tokio::test]
 async fn restarted_agent_repeats_action_outcome_and_not_the_action() {
     let fake = Fake::start().await;
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
