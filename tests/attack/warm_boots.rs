@@ -65,6 +65,8 @@ async fn overlay_of_a_warm_boot_is_given_once() {
     let session = node.planned_session().await;
     node.overlay(session).await.expect("the first time");
     assert!(node.overlay(session).await.is_err(), "the second time");
+    assert_eq!(node.planned_session().await, session, "the plan may be repeated");
+    assert!(node.overlay(session).await.is_err(), "after another plan");
 }
 
 #[tokio::test]
