@@ -10,7 +10,6 @@
 //! | `disks` | whole disks: use, content, owner, wiping |
 //! | `vfio` | passthrough of PCI devices |
 //! | `checks` | readiness checks |
-//! | `warm_boot` | loads the next boot, to start it by kexec |
 //! | `vm` | VMs, run by QEMU |
 //! | `networks` | the private network of VMs, firewalls of guests and users |
 //! | `task` | tasks: programs on bare metal |
@@ -30,7 +29,8 @@ mod networks;
 pub mod system;
 pub mod vfio;
 pub mod vm;
-pub mod warm_boot;
+
+pub use link::warm_boot::start_loaded_kernel;
 
 #[cfg(test)]
 mod fake;

@@ -13,7 +13,6 @@ use meshd_agent::task::{
 };
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
-use meshd_agent::warm_boot;
 use meshd_types::{DenyList, Timestamp};
 use std::{
     convert::Infallible, ffi::OsString, io::Write as _, path::PathBuf, process::ExitCode,
@@ -298,7 +297,7 @@ async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
 
 /// Starts the kernel of a warm boot. Without one, init goes on and resets the machine.
 fn start_kernel() -> anyhow::Result<ExitCode> {
-    warm_boot::start_loaded_kernel()?;
+    meshd_agent::start_loaded_kernel()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,4 +15,3 @@ mod resources;
 mod sessions;
 mod takeovers;
 mod tokens;
-mod warm_boots;

@@ -8,6 +8,7 @@
 //! | [`files`] | files of the overlay: agent.json, boot.json with the token of this boot |
 //! | `keys` | the node's private key and its certificate |
 //! | `user_connection` | a connection of its own for the bytes of one user |
+//! | `warm_boot` | loads the next boot, to start it by kexec |
 
 pub(crate) mod acked_stream;
 pub(crate) mod boot_log;
@@ -15,3 +16,4 @@ pub mod call;
 pub mod files;
 pub mod keys;
 pub(crate) mod user_connection;
+pub(crate) mod warm_boot;

@@ -34,12 +34,12 @@ use super::{
     link::boot_log::BootLog,
     link::call::{self, Socket},
     link::keys::{KeyError, Keys},
+    link::warm_boot,
     link_state::{Effect, Event, LinkStateMachine, Now, Validity},
     networks::{self, firewall::user::CentralServices},
     system::Tree,
     task::Tasks,
     vm::VmManager,
-    warm_boot,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, Welcome};

@@ -1,7 +1,7 @@
 //! Executes each ordered action (a reboot) at most once, and repeats its outcome until the central
 //! node acknowledges it. Pure.
 
-use super::Effect;
+use super::events::Effect;
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromAgent, NodeAction};
 use meshd_types::{NodeId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};

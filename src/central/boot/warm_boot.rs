@@ -342,6 +342,6 @@ fn public_plan(plan: &BootPlan) -> WarmBootPlan {
         session: plan.secret.session,
         kernel: part(plan.public.kernel()),
         initrds: plan.public.initrds().map(part).collect(),
-        command_line: plan.kexec_command_line(),
+        command_line: boot::kexec_command_line(plan),
     }
 }

@@ -360,9 +360,7 @@ pub(super) async fn restart(client: &AdminClient, selection: NodeSelection) -> R
 async fn restart_warm(client: &AdminClient, selection: NodeSelection) -> Result<(), Failure> {
     let text = |node: &NodeView| {
         let NodeView { name, id, .. } = node;
-        format!(
-            "{name} ({id}) reboots warm\n  hint: `meshd events --node {id}` tells if it boots through its firmware instead"
-        )
+        format!("{name} ({id}) reboots warm, or cold; `meshd events --node {id}` has the reason")
     };
     order_reboot(client, selection, Reboot { warm: true }, text).await
 }

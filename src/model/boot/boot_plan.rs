@@ -1,6 +1,5 @@
 //! The plan of one boot, without the syntax of a loader.
 
-use super::kernel_command_line::command_line;
 use crate::image_kind::{ImageKind, PartUse};
 use meshd_config::Delivery;
 use meshd_proto::{stage1::RootMode, vm::ByteSize};
@@ -63,14 +62,6 @@ pub struct BootSecret {
     pub session: BootSessionId,
     /// URL of the overlay, with its single-use capability.
     pub overlay: Secret<String>,
-}
-
-impl BootPlan {
-    /// Returns the kernel command line of a boot by kexec. The names of initrds are missing: only
-    /// the EFI stub reads them, and kexec does not run it.
-    pub fn kexec_command_line(&self) -> String {
-        command_line(self, &[])
-    }
 }
 
 impl PublicPlan {

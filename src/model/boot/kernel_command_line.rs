@@ -52,6 +52,12 @@ pub(super) fn command_line(plan: &BootPlan, loader_args: &[String]) -> String {
     words.map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the kernel command line of a boot by kexec. The names of initrds are missing: only the
+/// EFI stub reads them, and kexec does not run it.
+pub fn kexec_command_line(plan: &BootPlan) -> String {
+    command_line(plan, &[])
+}
+
 /// Checks the arguments of site and profile. The error names the argument and why it is refused.
 pub(super) fn check_profile_args(contents: &BootContents) -> Result<(), String> {
     let name = &contents.profile;

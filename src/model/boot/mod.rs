@@ -36,7 +36,7 @@ pub use boot_queue::{Admission, BootQueue, QueueAnswer};
 pub use decide::{PlanRequest, decide};
 pub use endpoint::Endpoint;
 pub use failure::BootFailure;
-pub use kernel_command_line::profile_args;
+pub use kernel_command_line::{kexec_command_line, profile_args};
 pub use loader::Loader;
 pub use profile_choice::{NoProfile, choose, effective_profile};
 pub use refusal::Refusal;

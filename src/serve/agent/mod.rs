@@ -8,6 +8,7 @@
 //! | `pending` | the pending connection: a node without token or certificate waits for approval |
 //! | `backend` | calls of the agent API to the central node |
 //! | `refusal` | error responses |
+//! | `request` | what the routes have in common: state, client, body, log of refusals |
 //! | `routes` | routes of the agent API |
 //! | `node_connections` | limits of connections and transfers of authenticated nodes, counted by node |
 //! | `socket` | a WebSocket of typed messages with an idle timeout |
@@ -35,6 +36,7 @@ mod message_rate;
 mod pending;
 mod backend;
 mod refusal;
+mod request;
 mod routes;
 mod node_connections;
 mod socket;

@@ -1,10 +1,11 @@
 //! Routes of the agent API.
 
 use super::{
-    AgentApi, AgentApiError, AgentBackend, AgentClient, AgentConnection, console_relay, link,
+    AgentApi, AgentApiError, AgentBackend, AgentConnection, console_relay, link,
     message_rate::MessageClass,
     pending,
     refusal::{Refusal, check_version},
+    request::{AgentApiState, log_refusal, no_client, read, require_client},
     volumes, warm_boot,
 };
 use crate::{connections::limiter::Source, metrics::count_request};
@@ -21,8 +22,7 @@ use axum::{
     routing::{get, post},
 };
 use meshd_proto::{EnrolRequest, EnrolResponse, RenewRequest, vm::ConsoleId};
-use meshd_types::{Digest, failpoint};
-use serde::de::DeserializeOwned;
+use meshd_types::Digest;
 use std::{sync::Arc, time::Duration};
 
 /// Size of the read buffer of one WebSocket, in bytes. Small, because thousands of links are idle
@@ -31,8 +31,6 @@ const READ_BUFFER: usize = 4 * 1024;
 
 /// Time that a node waits for a free pending connection.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
-
-type AgentApiState<P> = State<Arc<AgentApi<P>>>;
 
 /// Returns all routes of the agent API.
 pub(super) fn router<P: AgentBackend>(service: Arc<AgentApi<P>>) -> Router {
@@ -141,23 +139,6 @@ async fn link<P: AgentBackend>(
     }))
 }
 
-/// Returns the client with a valid certificate. Status 401 before an upgrade means that the
-/// certificate is invalid. The agent then requests a new one.
-pub(super) fn require_client<P: AgentBackend>(
-    service: &AgentApi<P>,
-    connection: &AgentConnection,
-) -> Result<Arc<AgentClient>, Refusal> {
-    let client = connection.client.clone().ok_or_else(|| no_client(connection))?;
-    if client.peer.expired {
-        return Err(Refusal::STALE);
-    }
-    if service.central.accepts_certificate(&client.peer) {
-        Ok(client)
-    } else {
-        Err(Refusal::UNAUTHORIZED)
-    }
-}
-
 /// Accepts the console connection of a VM from its node.
 async fn accept_console<P: AgentBackend>(
     State(service): AgentApiState<P>,
@@ -215,10 +196,6 @@ async fn volume<P: AgentBackend>(
     }
 }
 
-fn no_client(connection: &AgentConnection) -> Refusal {
-    if connection.stale.is_some() { Refusal::STALE_CA } else { Refusal::UNAUTHORIZED }
-}
-
 fn limit_messages(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<WebSocketUpgrade, Refusal> {
@@ -227,23 +204,4 @@ fn limit_messages(
         .max_message_size(meshd_proto::MAX_MESSAGE)
         .max_frame_size(meshd_proto::MAX_MESSAGE)
         .read_buffer_size(READ_BUFFER))
-}
-
-pub(super) fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
-    let body = body.map_err(|rejection| {
-        Refusal::new(rejection.status(), "bad_request", "the body is too large or broke off")
-    })?;
-    failpoint::record("request", &body);
-    meshd_proto::json_element_limit::read(&body)
-        .map_err(|unread| Refusal::bad_request(format!("the body is not read: {unread}")))
-}
-
-pub(super) fn log_refusal(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
-    match &error {
-        AgentApiError::Internal(detail) => {
-            tracing::error!(route, who = peer, detail, "request failed")
-        }
-        other => tracing::info!(route, who = peer, reason = %other, "request refused"),
-    }
-    error.into()
 }

@@ -6,7 +6,7 @@ use super::{
     message_rate::MessageClass,
     node_connections::NodePermit,
     refusal::Refusal,
-    routes::{log_refusal, read, require_client},
+    request::{AgentApiState, log_refusal, read, require_client},
     volumes,
 };
 use axum::{
@@ -24,8 +24,6 @@ use meshd_types::Digest;
 use serde::de::DeserializeOwned;
 use std::{convert::Infallible, sync::Arc};
 use tokio::task::spawn_blocking;
-
-type AgentApiState<P> = State<Arc<AgentApi<P>>>;
 
 /// Adds the routes of warm boots.
 pub(super) fn bind<P: AgentBackend>(router: Router<Arc<AgentApi<P>>>) -> Router<Arc<AgentApi<P>>> {

@@ -3,6 +3,7 @@
 //! after a power cycle.
 
 mod invented_uuid;
+mod warm_boots;
 
 use crate::{
     boot::sessions::rig::{ENDPOINT, Machine, Rig, ordered},

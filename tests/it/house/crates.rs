@@ -25,7 +25,7 @@ const PURE: [&str; 4] = ["meshd-types", "meshd-proto", "meshd-model", "meshd-dhc
 const IMPURE: [&str; 7] =
     ["getrandom", "hyper", "nix", "socket2", "tokio", "tokio-rustls", "tracing-subscriber"];
 /// Programs of nodes travel in every overlay and know nothing of the central node.
-const AGENT: [&str; 3] = ["meshd-types", "meshd-proto", "meshd-client"];
+const AGENT: [&str; 4] = ["meshd-types", "meshd-proto", "meshd-client", "meshd-kexec"];
 const STAGE1: [&str; 2] = ["meshd-types", "meshd-proto"];
 
 fn metadata() -> Metadata {

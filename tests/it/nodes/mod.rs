@@ -16,14 +16,13 @@
 //! | `redfish` | orders to BMCs by Redfish, through a proxy that lies |
 //! | `trust` | rotation of the certificate authority, and enrolment tokens |
 //! | `vfio` | the shipped VFIO overlay, and `mesh-agent` on a machine that has it |
-//! | `warm_boot` | warm reboot, from the order to the node that is online again |
 
 mod agent_api;
 mod boot_log;
 mod boot_times;
 pub mod generations;
 mod hostlists;
-mod lifecycle;
+pub mod lifecycle;
 mod lists;
 mod machines;
 mod operations;
@@ -32,4 +31,3 @@ mod redfish;
 mod rollouts;
 mod trust;
 mod vfio;
-pub mod warm_boot;

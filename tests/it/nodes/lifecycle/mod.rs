@@ -9,3 +9,4 @@ mod silence;
 mod commands;
 mod hook_crashes;
 mod inventory;
+pub mod warm_boot;

@@ -1,10 +1,10 @@
 //! A warm boot in the hands of others: a stolen link key, another node, a revoked one, a task of the
 //! node that asks for the script of its session.
 
-use super::boot_lan::STRANGER_MAC;
 use crate::{
+    attack::boot_lan::STRANGER_MAC,
     boot::sessions::rig::Rig,
-    nodes::warm_boot::{WarmNode, allow_warm_boots},
+    nodes::lifecycle::warm_boot::{WarmNode, allow_warm_boots},
     world::World,
 };
 use meshd_model::fleet::{ConditionKind, Stage, Verb};
