@@ -101,7 +101,10 @@ impl MachineRack {
         );
         let test = up(|options, _| {
             let options = Options { nodes: 1, powered: false, ..options };
-            options.set("enroll.policy", "auto").set("power.bmc", &rule)
+            options
+                .set("enroll.policy", "auto")
+                .set("power.bmc", &rule)
+                .set("profiles.compute.warm", "allow")
         });
         let mac = test.rack.identity(NODE).mac.to_string();
         test.rack.run_cli(&["node", "add", "--mac", &mac, "--name", "gpu001"]).unwrap();
