@@ -258,10 +258,17 @@ fn spawn_agent(host: &Namespace, folder: &Path) -> Child {
         ("--config", "agent.json"),
         ("--boot-file", "boot.json"),
         ("--state-dir", "state"),
+        // Others of this machine have theirs.
+        ("--containers-dir", "containers"),
         ("--root", "root"),
         ("--reboot", "reboot"),
     ] {
         command.arg(option).arg(folder.join(file));
+    }
+    // A test gives its nodes a store each by making the folder.
+    let store = folder.join("machines");
+    if store.exists() {
+        command.arg("--vm-dir").arg(store);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     host.spawn(&mut command).unwrap()
