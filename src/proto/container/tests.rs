@@ -96,11 +96,14 @@ fn fault_of_a_later_version_is_read_as_unknown() {
     assert!(matches!(read, ReplicaState::Failed { kind: ContainerFault::Unknown, .. }));
 }
 
+/// Makes one value of a specification wrong.
+type Change = fn(&mut ReplicaSpec);
+
 #[test]
 fn value_out_of_bounds_is_named_with_its_key() {
     assert_eq!(spec().faults(), []);
     let port = PublishedPort { node: 8080, container: 81 };
-    let wrong: [(&str, fn(&mut ReplicaSpec)); 14] = [
+    let wrong: [(&str, Change); 14] = [
         ("argv", |spec| spec.argv.clear()),
         ("argv", |spec| spec.argv = vec!["x".to_owned(); MAX_ARGS + 1]),
         ("env", |spec| drop(spec.env.insert("A".to_owned(), "x".repeat(MAX_ENV_BYTES)))),
