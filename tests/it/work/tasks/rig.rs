@@ -412,6 +412,16 @@ impl Drop for Machine {
             let _ = agent.wait();
         }
         end_what_is_left(&self.id);
+        unmount_all_below(&self.folder);
         let _ = self.namespace.delete();
+    }
+}
+
+/// Removes the folders of tasks that ended with their agent: the next agent would do it.
+fn unmount_all_below(folder: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    for place in places.filter(|place| Path::new(place).starts_with(folder)) {
+        let _ = Command::new("umount").arg(place).status();
     }
 }
