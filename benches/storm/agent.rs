@@ -207,7 +207,8 @@ impl Agent<'_> {
             | Effect::TrustRoots(_)
             | Effect::Deliver(_)
             | Effect::ReportSections
-            | Effect::Reboot => None,
+            | Effect::Reboot
+            | Effect::WarmReboot => None,
         }
     }
 
@@ -319,6 +320,7 @@ fn nic(mac: meshd_types::MacAddr, address: Ipv4Addr) -> NicFacts {
         carrier: true,
         speed_mbps: Some(25_000),
         driver: Some("ice".to_owned()),
+        function: None,
         addresses: vec![address.into()],
     }
 }

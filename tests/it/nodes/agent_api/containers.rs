@@ -308,9 +308,7 @@ async fn program_of_a_replica_is_confined() {
                   mount -t tmpfs x /tmp && echo mounted; ps | grep -c .; ls /sys/class/net; \
                   dd if=/dev/zero of=/dev/shm/big bs=1M count=64 2>/dev/null || echo full; \
                   touch /srv/x || echo read-only; cat /proc/kcore | grep -c x; exit 7";
-    let mut run = 0;
-    for uid in [1000, 0] {
-        run += 1;
+    for (run, uid) in [(1, 1000), (2, 0)] {
         let spec = node.spec(script);
         node.run(ReplicaSpec { run, uid, gid: uid, ..spec }).await;
         let exited = ReplicaState::Exited { code: 7 };
@@ -360,21 +358,19 @@ async fn program_that_ends_without_agent_is_restarted_by_its_policy() {
     node.remove().await;
 }
 
+/// Changes a specification; the second value is a TCP port that is in use.
+type Change = fn(ReplicaSpec, u16) -> ReplicaSpec;
+
 #[tokio::test]
 async fn replica_that_cannot_start_reports_its_fault() {
     let mut node = ContainerNode::start().await;
     let taken = StdTcpListener::bind("0.0.0.0:0").expect("a free port");
     let port = taken.local_addr().expect("bound").port();
-    let mut run = 0;
-    for (change, expected) in [
-        (
-            (|spec, _| ReplicaSpec { argv: vec!["/bin/missing".to_owned()], ..spec })
-                as fn(ReplicaSpec, u16) -> ReplicaSpec,
-            ContainerFault::ProgramMissing,
-        ),
-        (with_port, ContainerFault::PortInUse),
+    let missing: Change = |spec, _| ReplicaSpec { argv: vec!["/bin/missing".to_owned()], ..spec };
+    for (run, change, expected) in [
+        (1, missing, ContainerFault::ProgramMissing),
+        (2, with_port as Change, ContainerFault::PortInUse),
     ] {
-        run += 1;
         let spec = node.spec("sleep 1000");
         node.run(ReplicaSpec { run, ..change(spec, port) }).await;
         node.reports(|report| {
