@@ -158,7 +158,7 @@ lint: ## Formatting, clippy, licences, and the agent without the server
 	@echo "lint: formatting, clippy, licences"
 	@cargo fmt --check
 	@cargo clippy --quiet --locked --all-targets -- -D warnings
-	@cargo clippy --quiet --locked --package meshd --test e2e --test floods --test debian --test rollout -- -D warnings
+	@cargo clippy --quiet --locked --package meshd --test e2e --test floods --test debian --test rollout --test power -- -D warnings
 	@cargo clippy --quiet --locked --package meshd --no-default-features --lib --bin mesh-agent -- -D warnings
 	@cargo deny --log-level error check licenses bans sources
 
