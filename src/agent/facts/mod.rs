@@ -41,7 +41,7 @@ pub fn collect(
     let deadline = Instant::now() + source::DEADLINE;
     let machine = source::read(tree, "machine", |tree| {
         let memory = system::machine::memory(tree);
-        let memory = system::memory_modules::with_modules(memory, tree);
+        let memory = system::machine::memory_modules::with_modules(memory, tree);
         (system::machine::system(tree), system::machine::cpu(tree), memory)
     });
     let pci = source::read(tree, "pci", |tree| {

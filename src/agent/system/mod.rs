@@ -6,7 +6,6 @@
 //! | [`tree`] | a file system below a root: total, with limits |
 //! | [`source`] | reads with a deadline, one thread each |
 //! | [`machine`], [`devices`], [`addresses`], [`routes`] | processors, memory, PCI functions, NICs, GPUs, addresses, routes |
-//! | [`memory_modules`] | memory modules, from the tables of the firmware |
 //! | [`cgroup2`] | the hierarchy of control groups |
 //! | [`user_ids`] | user IDs of VMs and tasks |
 //! | [`isolation`], [`keyrings`], [`limits`] | namespaces, kernel keys and resource limits of their programs |
@@ -21,7 +20,6 @@ pub mod isolation;
 pub mod keyrings;
 pub mod limits;
 pub mod machine;
-pub mod memory_modules;
 mod routes;
 mod pci;
 pub mod source;

@@ -1,4 +1,10 @@
 //! SMBIOS, CPUs, memory and operating system.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | [`memory_modules`] | memory modules, from the tables of the firmware |
+
+pub mod memory_modules;
 
 use super::Tree;
 use meshd_proto::{CpuFacts, MemoryFacts, SystemFacts};

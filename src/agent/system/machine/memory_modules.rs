@@ -1,6 +1,6 @@
 //! Memory modules, from the tables of the firmware (SMBIOS 3.7, 7.18). Parsing is pure and total.
 
-use super::Tree;
+use super::super::Tree;
 use meshd_proto::{MemoryFacts, MemoryModuleFacts};
 use std::collections::BTreeMap;
 
@@ -152,7 +152,7 @@ mod tests {
 
     /// The table of QEMU 7.2 with `-machine q35 -m 20G -smbios type=17,manufacturer=Samsung,...`, as
     /// Linux shows it in sysfs.
-    const QEMU: &str = include_str!("../../../tests/golden/smbios-qemu-7.2.hex");
+    const QEMU: &str = include_str!("../../../../tests/golden/smbios-qemu-7.2.hex");
 
     #[test]
     fn table_of_qemu_has_its_modules() {
