@@ -3,9 +3,9 @@
 
 use crate::{
     kit::redfish,
-    racks::{BOOT, TestRack, up},
+    racks::{BOOT, OrEnd as _, SOON, TestRack, up},
 };
-use meshd_lab::{Options, Power, Rack};
+use meshd_lab::{Options, Power, Rack, Wait};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -121,6 +121,12 @@ impl MachineRack {
         let machine = Self::up(rule);
         let inside = machine.test.rack.namespace();
         let bmc = redfish::Emulator::start(inside, machine.bmc.path(), "127.0.0.1", PASSWORD);
+        // Its start is none of its lies.
+        let answered = machine.test.rack.wait(SOON, "the BMC to answer", |rack| {
+            let state = rack.query(&["node", "power", "status", "gpu001"])?;
+            Ok(Wait::on(state[0]["state"] == "off", state.to_string()))
+        });
+        answered.or_end();
         (machine, bmc)
     }
 
