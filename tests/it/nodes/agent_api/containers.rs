@@ -196,6 +196,17 @@ impl ContainerNode {
         fs::read_to_string(self.file("log")).unwrap_or_default()
     }
 
+    /// Waits until the log is this: a program that runs may not have written yet.
+    async fn log_is(&self, wanted: &str) {
+        deadline(async {
+            let mut looks = interval(Duration::from_millis(20));
+            while self.log() != wanted {
+                looks.tick().await;
+            }
+        })
+        .await;
+    }
+
     /// Process ID of the program.
     fn pid(&self) -> i32 {
         fs::read_to_string(self.file("pid")).expect("there").trim().parse().expect("a number")
@@ -280,7 +291,7 @@ async fn replica_serves_its_port_without_agent_and_leaves_nothing() {
     let healthy = ReplicaState::Running { healthy: Some(true) };
     node.reports_state(healthy.clone()).await;
     assert!(get(port, "/hello").await.contains("hello from a container"));
-    assert_eq!(node.log(), "serving\n");
+    node.log_is("serving\n").await;
 
     let pid = node.pid();
     node.kill_agent();
@@ -335,6 +346,7 @@ async fn program_that_ends_without_agent_is_restarted_by_its_policy() {
     let spec = node.spec("echo begins; exec sleep 1000");
     node.run(ReplicaSpec { restart: ContainerRestart::Always, ..spec.clone() }).await;
     node.reports_state(RUNNING).await;
+    node.log_is("begins\n").await;
     node.kill_agent();
     let program = node.cgroup().join("program/cgroup.kill");
     fs::write(program, "1").expect("killed");
@@ -349,7 +361,7 @@ async fn program_that_ends_without_agent_is_restarted_by_its_policy() {
     assert!(end.contains("\"code\":137"), "{end}");
     node.start_agent().await;
     node.reports(|report| report.restarts == 1 && report.state == RUNNING).await;
-    assert_eq!(node.log(), "begins\nbegins\n");
+    node.log_is("begins\nbegins\n").await;
 
     // A stopped one keeps its log. Its program does not obey SIGTERM: it is the first process.
     node.order(ContainerDesiredState::Stopped).await;
