@@ -8,6 +8,7 @@
 //! | `calls` | one call to the central node at a time |
 //! | `drain` | drain hooks: other schedulers of the node leave and enter service with it |
 //! | `options` | paths of the agent, start errors |
+//! | `restart` | restarts the machine, through the firmware or with the loaded kernel |
 //! | `sections` | the sections of the desired state: VMs, tasks, containers and drain hooks |
 //! | `side_effects` | clock, randomness, log, limits, programs |
 
@@ -16,6 +17,7 @@ mod background_runtime;
 mod calls;
 mod drain;
 mod options;
+mod restart;
 mod sections;
 mod side_effects;
 
@@ -24,8 +26,9 @@ use self::{
     background_runtime::BackgroundRuntime,
     drain::DrainHooks,
     options::{container_host, host_config, import_ticket},
+    restart::Restart,
     sections::Sections,
-    side_effects::{log, random, run_program, source, wall},
+    side_effects::{log, random, source, wall},
 };
 use super::{
     checks,
@@ -34,7 +37,6 @@ use super::{
     link::boot_log::BootLog,
     link::call::{self, Socket},
     link::keys::{KeyError, Keys},
-    link::warm_boot,
     link_state::{Effect, Event, LinkStateMachine, Now, Validity},
     networks::{self, firewall::user::CentralServices},
     system::Tree,
@@ -114,6 +116,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     if let Some(action) = outcomes.accepted_reboot(&tree) {
         machine.restore_reboot(action, Now { timer: Duration::ZERO, wall: wall() });
     }
+    Restart::new(options.reboot.clone(), &options.state_dir, &tree).forget_kernel().await;
     let services = CentralServices::new(&config, &boot);
     let tasks =
         Tasks::open(&options.tasks_dir, &options.state_dir.join("cgroup"), config.node, services);
@@ -369,27 +372,17 @@ impl Driver {
 
     fn reboot(&mut self) {
         tracing::warn!("rebooting: ordered by the central node");
-        self.work.spawn(restart(self.options.reboot.clone()));
+        self.work.spawn(self.restart().cold());
     }
 
     fn reboot_warm(&mut self) {
         tracing::warn!("rebooting without the firmware: ordered by the central node");
-        let endpoint = self.endpoint();
-        let tree = self.tree.clone();
-        let cold = self.options.reboot.clone();
-        self.work.spawn(async move {
-            let loaded = match endpoint {
-                Ok(endpoint) => warm_boot::load(&endpoint, &tree).await,
-                Err(error) => Err(error.to_string()),
-            };
-            match loaded {
-                Ok(()) => restart(options::warm_reboot(&tree, cold)).await,
-                Err(reason) => {
-                    tracing::warn!(reason, "no warm boot; rebooting through the firmware");
-                    restart(cold).await
-                }
-            }
-        });
+        let endpoint = self.endpoint().map_err(|error| error.to_string());
+        self.work.spawn(self.restart().warm(endpoint));
+    }
+
+    fn restart(&self) -> Restart {
+        Restart::new(self.options.reboot.clone(), &self.options.state_dir, &self.tree)
     }
 
     async fn send_message(&mut self, message: &FromAgent) {
@@ -424,17 +417,6 @@ impl Driver {
             let _ = timeout(Duration::from_secs(1), (*socket).close(None)).await;
         }
     }
-}
-
-/// Runs the program that restarts the machine. On success init stops this agent, so no event
-/// follows.
-async fn restart(arguments: Vec<String>) -> Completion {
-    let failure = match run_program(&arguments).await {
-        Ok(status) if status.success() => pending().await,
-        Ok(status) => format!("{arguments:?} exited with {status}"),
-        Err(error) => format!("cannot run {arguments:?}: {error}"),
-    };
-    Completion::Event(Event::RebootFailed(failure))
 }
 
 async fn receive(socket: &mut Option<(Box<Socket>, ConnectionKind)>) -> Result<Message, String> {

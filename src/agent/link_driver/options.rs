@@ -47,15 +47,6 @@ pub enum RunError {
     Threads(#[from] std::io::Error),
 }
 
-/// Returns the program that restarts the machine with the loaded kernel. systemd has a command for
-/// it. With OpenRC, the service `mesh-kexec` starts the kernel at the end of any shutdown.
-pub(super) fn warm_reboot(tree: &Tree, reboot: Vec<String>) -> Vec<String> {
-    if tree.path("/run/systemd/system").exists() {
-        return ["/usr/bin/systemctl", "kexec"].map(str::to_owned).into();
-    }
-    reboot
-}
-
 /// Returns the configuration of the VM manager.
 pub(super) fn host_config(
     options: &Options,

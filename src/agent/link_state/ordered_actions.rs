@@ -59,9 +59,11 @@ impl OrderedActions {
         self.reboot = Some(Reboot { action, due, is_warm: false });
     }
 
-    /// Returns the accepted reboot; `None` once it has started.
+    /// Returns the accepted reboot; `None` once it has started. A warm one stays until it has
+    /// failed: an agent that ends while it loads carries the reboot out after its next start.
     pub fn accepted_reboot(&self) -> Option<ActionId> {
-        self.reboot.filter(|reboot| reboot.due.is_some()).map(|reboot| reboot.action)
+        let is_open = |reboot: &Reboot| reboot.due.is_some() || reboot.is_warm;
+        self.reboot.filter(is_open).map(|reboot| reboot.action)
     }
 
     /// Accepts an order and returns its outcome. A repeated order only repeats the outcome. `wall`

@@ -295,6 +295,7 @@ fn warm_reboot_is_an_effect_of_its_own_and_cold_after_a_restart() {
     machine.handle(at(1), 0, order(warm));
     assert_eq!(machine.accepted_reboot(), Some(ActionId(7)));
     assert_eq!(machine.handle(at(2), 0, acknowledged(7)), [Effect::WarmReboot]);
+    assert_eq!(machine.accepted_reboot(), Some(ActionId(7)), "the agent may end while it loads");
     let (mut restarted, _) = started(false, Some(validity(10_000)));
     restarted.restore_reboot(ActionId(7), at(3));
     assert!(restarted.handle(at(9), 0, Event::Timer).contains(&Effect::Reboot));

@@ -24,7 +24,10 @@ use meshd_proto::{
 };
 use meshd_types::BootSessionId;
 use std::{ffi::CString, fs::File, io, time::Duration};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, timeout},
+};
 
 /// Time to load a boot. A node that takes longer boots through its firmware.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(10 * 60);
@@ -34,6 +37,12 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 const FREE_MEMORY: u64 = 128 << 20;
 /// The image is in the memory files, and in the kernel.
 const COPIES: u64 = 2;
+/// Exists if systemd runs.
+pub(crate) const SYSTEMD: &str = "/run/systemd/system";
+/// `1` if a kernel is loaded.
+const LOADED: &str = "/sys/kernel/kexec_loaded";
+/// Held by the thread that loads a kernel, which runs on after a timeout.
+static LOADS: Mutex<()> = Mutex::const_new(());
 /// Devices of this driver may be used by a guest, which the firmware must end.
 const VFIO_DRIVER: &str = "/sys/bus/pci/drivers/vfio-pci";
 
@@ -48,16 +57,23 @@ pub(crate) async fn load(endpoint: &Endpoint, tree: &Tree) -> Result<(), String>
     let minutes = LOAD_TIMEOUT.as_secs() / 60;
     let loaded = loaded.unwrap_or_else(|_| Err(format!("it took more than {minutes} minutes")));
     let Err(failure) = loaded else { return Ok(()) };
-    if meshd_kexec::is_loaded()
-        && let Err(error) = meshd_kexec::unload()
-    {
-        // The node starts it only by the command for it.
-        tracing::error!(%error, "cannot unload the kernel of a warm boot");
-    }
+    unload(tree).await;
     report(endpoint, session, Some(failure.clone()))
         .await
         .unwrap_or_else(|error| tracing::warn!(error, "cannot report a failed warm boot"));
     Err(failure)
+}
+
+/// Unloads the kernel of a warm boot, also one that a thread is still loading.
+pub(crate) async fn unload(tree: &Tree) {
+    let _loads = LOADS.lock().await;
+    if tree.read(LOADED).as_deref() != Some("1") {
+        return;
+    }
+    if let Err(error) = meshd_kexec::unload() {
+        // With OpenRC it starts only beside its marker; systemd has a command for it.
+        tracing::error!(%error, "cannot unload the kernel of a warm boot");
+    }
 }
 
 /// Starts the loaded kernel, if there is one. Returns only without one.
@@ -142,8 +158,11 @@ async fn load_kernel(kernel: &File, initrd: &File, command_line: &CString) -> Re
     let (kernel, initrd) =
         (kernel.map_err(|error| cannot(&error))?, initrd.map_err(|error| cannot(&error))?);
     let command_line = command_line.clone();
-    let loaded =
-        tokio::task::spawn_blocking(move || meshd_kexec::load(&kernel, &initrd, &command_line));
+    let loads = LOADS.lock().await;
+    let loaded = tokio::task::spawn_blocking(move || {
+        let _loads = loads;
+        meshd_kexec::load(&kernel, &initrd, &command_line)
+    });
     let loaded = loaded.await.map_err(|error| cannot(&error))?;
     loaded.map_err(|error| cannot(&meshd_kexec::explain(&error)))
 }
