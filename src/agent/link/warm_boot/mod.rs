@@ -39,6 +39,8 @@ const FREE_MEMORY: u64 = 128 << 20;
 const COPIES: u64 = 2;
 /// Exists if systemd runs.
 pub(crate) const SYSTEMD: &str = "/run/systemd/system";
+/// systemd starts a loaded kernel with this program of kexec-tools.
+const KEXEC_PROGRAMS: [&str; 2] = ["/usr/sbin/kexec", "/sbin/kexec"];
 /// `1` if a kernel is loaded.
 const LOADED: &str = "/sys/kernel/kexec_loaded";
 /// Held by the thread that loads a kernel, which runs on after a timeout.
@@ -90,6 +92,7 @@ async fn load_all(
     session: &mut Option<BootSessionId>,
 ) -> Result<(), String> {
     check_devices(tree)?;
+    check_kexec_program(tree)?;
     let plan = plan(endpoint).await?;
     *session = Some(plan.session);
     check_memory(&plan, system::memory(tree).available_kib)?;
@@ -114,6 +117,15 @@ fn check_devices(tree: &Tree) -> Result<(), String> {
         Some(device) => Err(format!("device {device} is bound to vfio-pci")),
         None => Ok(()),
     }
+}
+
+/// Refuses a root on which systemd would reset the machine instead of starting the loaded kernel.
+fn check_kexec_program(tree: &Tree) -> Result<(), String> {
+    let exists = |path: &str| tree.path(path).exists();
+    if exists(SYSTEMD) && !KEXEC_PROGRAMS.into_iter().any(exists) {
+        return Err("systemd needs kexec-tools, which the image does not have".to_owned());
+    }
+    Ok(())
 }
 
 fn check_memory(plan: &WarmBootPlan, available_kib: u64) -> Result<(), String> {
@@ -194,6 +206,16 @@ mod tests {
         fake.file("sys/bus/pci/drivers/vfio-pci/0000:01:00.0/vendor", "0x10de");
         let refusal = check_devices(&fake.tree).expect_err("a device");
         assert_eq!(refusal, "device 0000:01:00.0 is bound to vfio-pci");
+    }
+
+    #[test]
+    fn systemd_without_kexec_tools_requires_a_cold_boot() {
+        let fake = FakeMachine::new("", &[]);
+        assert_eq!(check_kexec_program(&fake.tree), Ok(()), "OpenRC");
+        fake.file("run/systemd/system/x", "");
+        assert!(check_kexec_program(&fake.tree).is_err_and(|why| why.contains("kexec-tools")));
+        fake.file("usr/sbin/kexec", "");
+        assert_eq!(check_kexec_program(&fake.tree), Ok(()));
     }
 
     #[test]
