@@ -1,7 +1,7 @@
 //! Selects the first free nodes of a group for a task, or gives the reason against each.
 
 use super::error::TaskError;
-use crate::{environment::records::group_members, reported_work::UnknownWork};
+use crate::{environment::records::group_members, reported_work::UnknownWork, vms::open_end_order};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Node, Phase},
@@ -118,6 +118,9 @@ fn free_node(
     let node = tx.before().current_node(id).ok_or("was never seen")?;
     if node.phase != Phase::Online {
         return Err(format!("is {}", node.phase));
+    }
+    if open_end_order(tx.before(), node.id).is_some() {
+        return Err("is ordered to reboot or to lose its power".to_owned());
     }
     if let Some(task) = tx.task_on(node.id) {
         return Err(format!("has task {}", task.id));

@@ -46,8 +46,8 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
             .then(|| node.phase.as_str())
             // A task has its nodes for itself (BM-5).
             .or_else(|| model.task_on(node.id).map(|_| "held_by_a_task"))
-            // Its VMs would be lost with its power.
-            .or_else(|| is_cut_ordered(model, node.id).then_some("power_order")),
+            // Its VMs would be lost.
+            .or_else(|| open_end_order(model, node.id)),
         vm_support: vm_support(node),
         hosting: facts.hosting.as_deref(),
         threads: facts.cpu.threads,
@@ -64,8 +64,14 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
     }
 }
 
-fn is_cut_ordered(model: &Model, node: NodeId) -> bool {
-    model.open_operations_of(node).any(|(head, _)| head.order.cuts_power())
+/// Returns the kind of an open order that ends what a node runs. A warm reboot takes minutes between
+/// the order and the end.
+pub(crate) fn open_end_order(model: &Model, node: NodeId) -> Option<&'static str> {
+    model.open_operations_of(node).find_map(|(head, _)| match &head.order {
+        order if order.cuts_power() => Some("power_order"),
+        order if order.is_reboot() => Some("reboot_order"),
+        _ => None,
+    })
 }
 
 /// The approved slots of a node to which more than a unit belongs.
