@@ -14,7 +14,9 @@ use meshd_image::overlay::{
 };
 use meshd_model::{
     boot::{BootContents, Endpoint},
-    fleet::{Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage},
+    fleet::{
+        Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage, WarmState,
+    },
     image_kind::{DEFAULT_WRITABLE, ImageKind, RootParts},
 };
 use meshd_proto::{
@@ -265,6 +267,15 @@ impl BootService {
             // The machine may have a newer script and token, which stay valid.
             if !self.enrolment.capabilities.lock().is_open(transfer) {
                 return Err(OverlayDenied::Gone);
+            }
+            // Two requests for the overlay of one warm boot may come at once.
+            let warm = tx.session(grant.session).and_then(|session| session.warm);
+            if warm == Some(WarmState::Delivered) && failpoint::defends("warm-overlay-once") {
+                return Err(OverlayDenied::Gone);
+            }
+            if warm == Some(WarmState::Staged) {
+                let delivered = Some(WarmState::Delivered);
+                tx.edit_session(grant.session, |session| session.warm = delivered);
             }
             remove_tokens(tx, grant.node);
             let full_generation = pending.generation;

@@ -93,7 +93,7 @@ impl BootService {
         check_version(step.version)?;
         let node = self.authorise_warm_boot(peer, client).await?;
         let session = self.require_staged(&node, step.session)?;
-        let has_overlay = session.reached(Stage::Overlay).is_some();
+        let has_overlay = session.warm == Some(WarmState::Delivered);
         if has_overlay && failpoint::defends("warm-overlay-once") {
             return Err(AgentApiError::Unauthorized);
         }

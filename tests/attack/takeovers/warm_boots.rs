@@ -63,7 +63,10 @@ async fn overlay_of_a_warm_boot_is_given_once() {
     let node = WarmNode::online(&rig, 1).await;
     node.order().await;
     let session = node.planned_session().await;
-    node.overlay(session).await.expect("the first time");
+    let first = node.open_overlay(session).await;
+    assert!(first.is_ok(), "the first time");
+    assert!(node.open_overlay(session).await.is_err(), "while the first is sent");
+    drop(first);
     assert!(node.overlay(session).await.is_err(), "the second time");
     assert_eq!(node.planned_session().await, session, "the plan may be repeated");
     assert!(node.overlay(session).await.is_err(), "after another plan");

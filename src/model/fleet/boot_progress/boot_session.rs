@@ -129,6 +129,8 @@ pub struct BootSession {
 pub enum WarmState {
     /// The node runs its former boot, and loads this one.
     Staged,
+    /// As `Staged`, and the node has its overlay, which it gets once.
+    Delivered,
     /// The node has loaded this boot, and starts it.
     Started,
 }
@@ -285,7 +287,7 @@ impl BootSession {
 
     /// Returns true if the node runs its former boot, and loads this one, or failed to load it.
     pub fn is_staged(&self) -> bool {
-        self.warm == Some(WarmState::Staged)
+        matches!(self.warm, Some(WarmState::Staged | WarmState::Delivered))
     }
 
     /// Returns true if the end of this boot was announced: by the order of an operator, or by the
