@@ -299,6 +299,7 @@ impl Central {
         self.tasks.check_open_tasks().await;
         if self.scans.is_due(self.env.monotonic(), SCAN_INTERVAL) {
             self.tasks.repeat_orders();
+            self.boot.end_abandoned_warm_boots().await;
             self.boot.scan_boots().await;
             self.nodes.retry_stalled_boots().await;
             self.boot.review_pins();

@@ -140,6 +140,12 @@ impl Model {
         boots
     }
 
+    /// The newest boot of a node that has begun. A node that loads a warm boot still runs its former
+    /// one.
+    pub fn begun_boot_of(&self, node: &Node) -> Option<&BootSession> {
+        self.boots_of(node).into_iter().find(|boot| !boot.is_staged())
+    }
+
     /// The boot that a node's phase describes: the newest one that reached the script step. A boot
     /// that has only begun must not appear as the boot of an online node.
     pub fn boot_of(&self, node: &Node) -> Option<&BootSession> {

@@ -124,8 +124,9 @@ impl BootService {
             tx.put_lease(lease.clone());
         }
         let newest = opened.get(&exchange.mac).copied();
-        let newest =
-            newest.or_else(|| tx.before().newest_session(exchange.mac).map(|session| session.id));
+        // The running system renews its lease while it loads a warm boot.
+        let begun = || tx.before().sessions_of(exchange.mac).find(|session| !session.is_staged());
+        let newest = newest.or_else(|| begun().map(|session| session.id));
         let session = newest
             .and_then(|id| tx.session(id))
             .filter(|session| has_changed_address(session, exchange, now));

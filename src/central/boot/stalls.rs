@@ -98,7 +98,7 @@ impl BootService {
             node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled)
         };
         let progresses =
-            |node: &&Node| model.boots_of(node).first().is_none_or(|boot| boot.stalled().is_none());
+            |node: &&Node| model.begun_boot_of(node).is_none_or(|boot| boot.stalled().is_none());
         found.recovered.extend(
             model
                 .nodes()
@@ -119,7 +119,7 @@ impl BootService {
         let runs_another_boot = node.boot != Some(boot.id) && self.links.is_linked(node.id);
         !is_inactive
             && !runs_another_boot
-            && model.boots_of(node).first().is_some_and(|newest| newest.id == boot.id)
+            && model.begun_boot_of(node).is_some_and(|newest| newest.id == boot.id)
     }
 
     fn stall_of(

@@ -14,7 +14,10 @@ use crate::{
         AgentApiError,
         enrol::{check_version, peer_certificate},
     },
-    environment::{alarms::Alarm, lan_client::LanClient},
+    environment::{
+        alarms::{Alarm, log_failure},
+        lan_client::LanClient,
+    },
     generations::Rendered,
 };
 use meshd_config::Delivery;
@@ -265,13 +268,34 @@ impl BootService {
 
     async fn end_warm_boot(&self, id: BootSessionId, failure: &str) -> Result<(), StoreError> {
         let ended = self.env.store.commit(|tx| {
-            tx.edit_session(id, |session| {
-                session.failure = Some(failure.to_owned());
-                session.ended = true;
-            });
+            // It may have started meanwhile.
+            if tx.session(id).is_some_and(BootSession::is_staged) {
+                tx.edit_session(id, |session| {
+                    session.failure = Some(failure.to_owned());
+                    session.ended = true;
+                });
+            }
             Ok(())
         });
         ended.await
+    }
+
+    /// Ends the boots that no agent loads any more: their orders have ended.
+    pub(crate) async fn end_abandoned_warm_boots(&self) {
+        let is_abandoned = |model: &Model, session: &BootSession| {
+            let ordered = |node| is_warm_reboot_ordered(model, node);
+            session.is_staged() && !session.ended && !session.node.is_some_and(ordered)
+        };
+        let abandoned: Vec<BootSessionId> = self.env.store.read(|model| {
+            let staged = model.newest_sessions().filter(|boot| is_abandoned(model, boot));
+            staged.map(|boot| boot.id).collect()
+        });
+        for id in abandoned {
+            log_failure(
+                self.end_warm_boot(id, "its order has ended").await,
+                "cannot end a warm boot",
+            );
+        }
     }
 
     async fn record_cold_boot(&self, node: &Node, reason: &str) {

@@ -114,7 +114,7 @@ impl NodeOps {
             let owner = BmcOwner::of_machine(machine);
             return Some((Basis::Mac(boot.mac).node_id(), BootingMachine { owner, session }));
         };
-        let is_newest = model.boots_of(node).first().is_some_and(|newest| newest.id == boot.id);
+        let is_newest = model.begun_boot_of(node).is_some_and(|newest| newest.id == boot.id);
         let runs_another = node.boot != session && self.links.is_linked(node.id);
         let is_served = !matches!(node.phase, Phase::Removed | Phase::Rejected);
         let owner = || BmcOwner::of_node(model, node);

@@ -400,7 +400,7 @@ pub(in crate::nodes) fn starting_machines(
 
 /// The newest boot session of a machine, and the time of its last DHCP exchange.
 fn newest_boot(model: &Model, node: &Node) -> Option<(meshd_types::BootSessionId, Timestamp)> {
-    model.boots_of(node).first().map(|boot| (boot.id, boot.refreshed_at))
+    model.begun_boot_of(node).map(|boot| (boot.id, boot.refreshed_at))
 }
 
 /// An order in words, for an event.

@@ -9,10 +9,9 @@ use meshd_model::{
 use meshd_store::{Model, Tx};
 use meshd_types::{BootSessionId, NodeId, OperationId, Timestamp};
 
-/// Returns the newest boot of a node that has begun. A node that loads a warm boot still runs its
-/// former one.
+/// Returns the newest boot of a node that has begun.
 pub(crate) fn newest_boot(model: &Model, node: &Node) -> Option<BootSessionId> {
-    model.boots_of(node).into_iter().find(|boot| !boot.is_staged()).map(|boot| boot.id)
+    model.begun_boot_of(node).map(|boot| boot.id)
 }
 
 /// Cancels older orders of a node that this one replaces: running ones of its kind, and pending

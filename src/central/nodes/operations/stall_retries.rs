@@ -39,7 +39,8 @@ impl NodeOps {
 
 fn due_retries(model: &Model, policy: StallRetryPolicy, now: Timestamp) -> Vec<(NodeId, u32)> {
     let due = model.nodes().filter_map(|node| {
-        let boots = model.boots_of(node);
+        let mut boots = model.boots_of(node);
+        boots.retain(|boot| !boot.is_staged());
         boots.first()?.stalled()?;
         let orders = model.operations().rev();
         let orders =
