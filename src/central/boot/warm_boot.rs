@@ -19,6 +19,7 @@ use crate::{
         lan_client::LanClient,
     },
     generations::Rendered,
+    vms::check_no_running_work,
 };
 use meshd_config::Delivery;
 use meshd_image::catalog::image::blob_path;
@@ -27,15 +28,15 @@ use meshd_model::{
         self, BootPlan, Endpoint, Loader, PlanRequest, PlannedPart, Refusal, ScriptRequest,
         check_warm_boot,
     },
-    fleet::{Actor, BootSession, ConditionKind, Event, EventKind, Node, Stage, WarmState},
-    operations::{NodeOperationState, NodeOrder},
+    fleet::{Actor, BootSession, ConditionKind, Event, EventKind, Node, Phase, Stage, WarmState},
+    operations::{NodeOperation, NodeOperationState, NodeOrder, Operation},
 };
 use meshd_proto::warm_boot::{
     WarmBootAnswer, WarmBootPart, WarmBootPlan, WarmBootReport, WarmBootRequest, WarmBootStep,
 };
 use meshd_store::{Model, StoreError};
 use meshd_trust::{Peer, overlay_capability::Grant};
-use meshd_types::{BootSessionId, Digest, NodeId, Secret, failpoint};
+use meshd_types::{BootSessionId, Digest, NodeId, Secret, failpoint, one_line};
 use std::{
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
@@ -130,6 +131,12 @@ impl BootService {
             (id, failure) => {
                 let failure: String =
                     failure.unwrap_or_default().chars().take(MAX_FAILURE).collect();
+                let failure = one_line(&failure);
+                // The failure of a boot that has a plan names its session.
+                let has_plan = self.env.store.read(|model| staged_session(model, &node).is_some());
+                if id.is_none() && has_plan {
+                    return Err(AgentApiError::Unauthorized);
+                }
                 let staged = id.and_then(|id| self.require_staged(&node, id).ok());
                 if let Some(session) = staged {
                     self.end_warm_boot(session.id, &failure).await?;
@@ -258,8 +265,9 @@ impl BootService {
         let once = node.boot_override.as_ref().filter(|once| once.is_for(Some(id)));
         let once = once.map(|once| once.set_at);
         let started = self.env.store.commit(|tx| {
+            check_start(tx.before(), node.id)?;
             tx.edit_session(id, |session| session.warm = Some(WarmState::Started));
-            Ok::<_, StoreError>(())
+            Ok::<_, AgentApiError>(())
         });
         started.await?;
         self.record_boot(node.id, id, address, central, once).await?;
@@ -298,7 +306,14 @@ impl BootService {
         }
     }
 
+    /// Records a boot through the firmware, once for each order: the agent may repeat its report.
     async fn record_cold_boot(&self, node: &Node, reason: &str) {
+        let order = self.env.store.read(|model| warm_order(model, node.id).map(|head| head.id));
+        if let Some(order) = order
+            && self.cold_boots.lock().insert(node.id, order) == Some(order)
+        {
+            return;
+        }
         let detail = format!("warm reboot: it boots through its firmware instead: {reason}");
         let event = Event::new(self.env.now(), Actor::Central, EventKind::NodeAction, detail);
         self.env.record(event.of_node(node.id)).await;
@@ -313,9 +328,27 @@ enum WarmRefusal {
 }
 
 fn is_warm_reboot_ordered(model: &Model, node: NodeId) -> bool {
-    model.open_operations_of(node).any(|(head, record)| {
+    warm_order(model, node).is_some()
+}
+
+/// The running order to reboot a node warm.
+fn warm_order(model: &Model, node: NodeId) -> Option<&Operation> {
+    let mut open = model.open_operations_of(node);
+    let is_warm = |(head, record): &(&Operation, &NodeOperation)| {
         head.order == NodeOrder::WarmReboot && record.state == NodeOperationState::Running
-    })
+    };
+    open.find(is_warm).map(|(head, _)| head)
+}
+
+/// Refuses the start of a boot while the former one may run work: the report would release work that
+/// the former kernel still runs.
+fn check_start(model: &Model, node: NodeId) -> Result<(), AgentApiError> {
+    let refused = |why: String| Err(AgentApiError::BadRequest(why));
+    if model.node(node).is_some_and(|node| node.phase == Phase::Offline) {
+        return refused("the node is offline".to_owned());
+    }
+    let Some(order) = warm_order(model, node) else { return Err(AgentApiError::Unauthorized) };
+    check_no_running_work(model, node, &order.by).or_else(|work| refused(work.to_string()))
 }
 
 /// The boot that a node loads at present.

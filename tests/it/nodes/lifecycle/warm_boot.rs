@@ -5,17 +5,20 @@ use crate::{
     world::{DEADLINE, World, unpack},
 };
 use meshd_api::BulkTarget;
-use meshd_central::AgentApiError;
+use meshd_central::{AgentApiError, OverlayTransfer, TaskError, TaskRequest, TaskTarget};
 use meshd_model::{
-    fleet::{Outcome, Phase, Stage, Verb},
+    fleet::{DhcpClient, Outcome, Phase, Stage, Verb},
     operations::{NodeOperation, NodeOperationState, NodeOrder},
+    work::task::Launcher,
 };
 use meshd_proto::{
     ActionId, ActionOutcome, FromAgent, VERSION,
+    task::TaskUser,
     warm_boot::{WarmBootAnswer, WarmBootPlan, WarmBootReport, WarmBootRequest, WarmBootStep},
 };
 use meshd_trust::{Peer, Role};
 use meshd_types::{BootSessionId, OperationId};
+use std::time::Duration;
 
 /// Lets the nodes of a world boot warm.
 pub fn allow_warm_boots(world: &World) {
@@ -91,12 +94,20 @@ impl<'a> WarmNode<'a> {
         self.expect_plan().await.session
     }
 
-    /// Fetches the overlay, and returns its token.
-    pub async fn overlay(&self, session: BootSessionId) -> Result<String, AgentApiError> {
+    /// Opens the overlay, and reads nothing of it yet.
+    pub async fn open_overlay(
+        &self,
+        session: BootSessionId,
+    ) -> Result<OverlayTransfer, AgentApiError> {
         let step = WarmBootStep { version: VERSION, session };
         let client = std::net::IpAddr::from(self.machine.address).into();
         let boot = &self.machine.rig.central.boot;
-        let transfer = boot.open_warm_overlay(&self.peer, &step, &client).await?;
+        boot.open_warm_overlay(&self.peer, &step, &client).await
+    }
+
+    /// Fetches the overlay, and returns its token.
+    pub async fn overlay(&self, session: BootSessionId) -> Result<String, AgentApiError> {
+        let transfer = self.open_overlay(session).await?;
         let files = unpack::overlay(&transfer.pieces.concat());
         let part: serde_json::Value =
             serde_json::from_slice(&files["etc/meshd/boot.json"].1).expect("JSON");
@@ -110,11 +121,17 @@ impl<'a> WarmNode<'a> {
         session: BootSessionId,
         failure: Option<&str>,
     ) -> Result<(), AgentApiError> {
-        let report = WarmBootReport {
-            version: VERSION,
-            session: Some(session),
-            failure: failure.map(str::to_owned),
-        };
+        self.report_as(Some(session), failure).await
+    }
+
+    /// Reports with or without a session.
+    pub async fn report_as(
+        &self,
+        session: Option<BootSessionId>,
+        failure: Option<&str>,
+    ) -> Result<(), AgentApiError> {
+        let failure = failure.map(str::to_owned);
+        let report = WarmBootReport { version: VERSION, session, failure };
         let client = std::net::IpAddr::from(self.machine.address).into();
         self.machine.rig.central.boot.report_warm_boot(&self.peer, report, &client).await
     }
@@ -196,6 +213,75 @@ async fn failed_warm_boot_is_followed_by_cold_ones_until_one_is_online() {
     node.peer = WarmNode::peer(&node.machine);
     node.order().await;
     assert_ne!(node.planned_session().await, session);
+}
+
+#[tokio::test]
+async fn failure_of_a_warm_boot_is_recorded_once_in_one_line() {
+    let world = World::prepared("auto");
+    allow_warm_boots(&world);
+    let rig = Rig::new(&world);
+    let node = WarmNode::online(&rig, 1).await;
+    node.order().await;
+    for _ in 0..2 {
+        node.report_as(None, Some("device in use\nby a guest")).await.expect("recorded");
+    }
+    let told = rig.events("node_action");
+    let cold: Vec<_> = told.iter().filter(|event| event.detail.contains("in use")).collect();
+    assert_eq!(cold.len(), 1, "{cold:?}");
+    assert!(cold[0].detail.ends_with(r"device in use\nby a guest"), "{cold:?}");
+    node.planned_session().await;
+    assert!(node.report_as(None, Some("x")).await.is_err(), "it has a plan");
+}
+
+#[tokio::test]
+async fn node_that_loads_a_warm_boot_gets_no_task() {
+    let world = World::prepared("auto");
+    allow_warm_boots(&world);
+    let rig = Rig::new(&world);
+    let node = WarmNode::online(&rig, 1).await;
+    node.order().await;
+    node.planned_session().await;
+    let request = TaskRequest {
+        target: TaskTarget::Node(node.machine.id()),
+        nodes: None,
+        ranks_per_node: 1,
+        launcher: Some(Launcher::None),
+        user: TaskUser::Default,
+        timeout_s: None,
+        input_owner: None,
+        argv: vec!["true".to_owned()],
+    };
+    match rig.central.tasks.run_task(request, &ordered(Verb::TaskRun)).await {
+        Err(TaskError::NotFree { why, .. }) => assert!(why.contains("reboot"), "{why}"),
+        other => panic!("it is not refused: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn offline_node_starts_no_warm_boot_and_its_session_ends() {
+    let world = World::prepared("auto");
+    allow_warm_boots(&world);
+    let rig = Rig::new(&world);
+    let mut node = WarmNode::online(&rig, 1).await;
+    let former = node.machine.session();
+    node.order().await;
+    let session = node.planned_session().await;
+    // The running system renews its lease, which is no step of the other boot.
+    node.machine.dhcp(DhcpClient::Os).await;
+    let boot = |id| rig.central.store().read(|model| model.session(id).cloned()).expect("a boot");
+    assert!(boot(session).reached(Stage::OsDhcp).is_none());
+    node.overlay(session).await.expect("its overlay");
+    node.machine.lose_power().await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert_eq!(rig.node(node.machine.id()).phase, Phase::Offline);
+    assert!(node.report(session, None).await.is_err(), "its work may have been moved");
+    assert_eq!(rig.node(node.machine.id()).boot, Some(former));
+
+    assert!(!boot(session).ended, "the order is open");
+    rig.clock.turn(Duration::from_secs(31 * 60));
+    rig.central.nodes.drive_operations().await;
+    rig.pass(Duration::from_secs(60)).await;
+    assert!(boot(session).ended);
 }
 
 #[tokio::test]
