@@ -138,7 +138,7 @@ pub(crate) struct RunContainerCommand {
     wait: WaitReady,
     #[command(flatten)]
     output: Output,
-    /// Program and arguments, without a shell [default: the image's]
+    /// Program and arguments, no shell [default: from image]
     #[arg(last = true, value_name = "ARGV")]
     argv: Vec<String>,
 }
