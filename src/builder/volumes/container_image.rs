@@ -26,6 +26,11 @@ pub struct ContainerImage {
 }
 
 impl ContainerImage {
+    /// Returns true if the images differ in their manifests alone.
+    pub(super) fn has_same_configuration(&self, other: &ContainerImage) -> bool {
+        ContainerImage { manifest: other.manifest, ..self.clone() } == *other
+    }
+
     /// Returns the program and its arguments; empty if the image names none.
     pub fn argv(&self) -> Vec<String> {
         self.entrypoint.iter().chain(&self.cmd).cloned().collect()

@@ -76,6 +76,17 @@ pub struct VolumeInfo {
     pub container: Option<Box<ContainerImage>>,
 }
 
+impl VolumeInfo {
+    /// Returns true if this description may replace another one of the same file. The digest of an
+    /// image does not cover its configuration.
+    fn replaces_description(&self, other: &VolumeInfo) -> bool {
+        match (&self.container, &other.container) {
+            (Some(new), Some(old)) => self.name == other.name && new.has_same_configuration(old),
+            _ => true,
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     #[error("cannot use {}", path.display())]
@@ -88,6 +99,8 @@ pub enum VolumeError {
     },
     #[error("volume {} is called `{name}` already", digest.short())]
     Taken { name: VolumeFileName, digest: Digest },
+    #[error("cannot import image `{name}`: its files are those of image `{other}`")]
+    SameFiles { name: VolumeFileName, other: VolumeFileName },
     #[error("cannot remove volume {name}: VMs of another site use it, as {} says", list.display())]
     Foreign { name: VolumeFileName, list: PathBuf },
     #[error("cannot tell which sites use a volume: {0}")]
@@ -99,6 +112,7 @@ pub enum VolumeError {
 meshd_types::hints!(VolumeError {
     VolumeError::Io { .. } => "check the file and the disk";
     VolumeError::Taken { .. } => "give this one another with --name, or remove that one";
+    VolumeError::SameFiles { other, .. } => "run `{other}`, with other arguments, variables or user if you need them; or remove it first: meshd volume remove {other}";
     VolumeError::Foreign { .. } => "delete them first, or that list if its site is gone";
     VolumeError::None(_) => "`meshd volume list` lists all volumes";
 });
@@ -158,12 +172,11 @@ impl Volumes {
         self.store(head, from, describe, progress)
     }
 
-    /// Copies the squashfs of a container's image into the store, with its configuration; an
-    /// existing volume receives the new name. Blocks.
+    /// Copies the squashfs of a container's image into the store, with its configuration. Blocks.
     ///
     /// # Errors
-    /// The name is in use; the configuration is too large; a file cannot be read or written. No
-    /// incomplete file stays.
+    /// The name is in use; an image with another name or configuration has the same files; the
+    /// configuration is too large; a file cannot be read or written. No incomplete file stays.
     pub(crate) fn add_container_image(
         &self,
         file: &Path,
@@ -270,12 +283,13 @@ impl Volumes {
     }
 
     fn commit(&self, temporary: &Path, info: &VolumeInfo) -> Result<(), VolumeError> {
-        let taken = self
-            .list()?
-            .into_iter()
-            .find(|other| other.name == info.name && other.digest != info.digest);
-        if let Some(VolumeInfo { name, digest, .. }) = taken {
-            return Err(VolumeError::Taken { name, digest });
+        for other in self.list()? {
+            if other.name == info.name && other.digest != info.digest {
+                return Err(VolumeError::Taken { name: other.name, digest: other.digest });
+            }
+            if other.digest == info.digest && !info.replaces_description(&other) {
+                return Err(VolumeError::SameFiles { name: info.name.clone(), other: other.name });
+            }
         }
         let path = self.path(&info.digest);
         let description = self.description(&info.digest);

@@ -1,6 +1,8 @@
 //! Tests of volumes: what is added, refused and removed.
 
 use super::*;
+use meshd_types::Architecture;
+use std::collections::BTreeMap;
 
 fn qcow2(backing: u8) -> Vec<u8> {
     let mut image = qcow2::sample_header(200);
@@ -166,4 +168,33 @@ fn volume_is_added_whole_and_refused_file_leaves_nothing() {
     assert_eq!(volumes.list().expect("read"), [again]);
     // The three files are the volume, its description and the lock.
     assert_eq!(fs::read_dir(&volumes.dir).expect("a folder").count(), 3);
+}
+
+#[test]
+fn image_with_the_files_of_another_image_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let volumes = Volumes::new(&dir.path().join("blobs"));
+    let file = dir.path().join("squashfs");
+    fs::write(&file, "layers").expect("written");
+    let image = |manifest: u8, cmd: &str| ContainerImage {
+        manifest: Digest([manifest; 32]),
+        arch: Architecture::X86_64,
+        entrypoint: Vec::new(),
+        cmd: vec![cmd.to_owned()],
+        env: BTreeMap::new(),
+        working_dir: "/".to_owned(),
+        uid: 0,
+        gid: 0,
+    };
+    let add = |name: &str, image| {
+        volumes.add_container_image(&file, name.parse().expect("a name"), image, Timestamp::EPOCH)
+    };
+    let web = add("web", image(1, "server")).expect("added");
+    for (name, cmd) in [("web", "other"), ("api", "other"), ("api", "server")] {
+        let refused = add(name, image(2, cmd)).expect_err("the same files");
+        assert!(matches!(refused, VolumeError::SameFiles { .. }), "{name} {cmd}: {refused}");
+    }
+    assert_eq!(volumes.list().expect("read"), [web.clone()]);
+    let again = add("web", image(2, "server")).expect("a manifest alone changes nothing");
+    assert_eq!(again.digest, web.digest);
 }
