@@ -70,7 +70,7 @@ pub struct ContainerView {
     pub image: VolumeFileName,
     /// Digest of the image's squashfs.
     pub digest: Digest,
-    /// Program and arguments.
+    /// Program and arguments. Every role sees them.
     pub argv: Vec<String>,
     /// Names of the variables; the values may be secrets.
     pub env: Vec<String>,

@@ -287,7 +287,8 @@ pub(super) fn edit_containers(tx: &mut Tx<'_>, mut edit: impl FnMut(&mut Contain
     }
 }
 
-/// Describes a change without arguments and environment, which may be secrets.
+/// Describes a change without arguments, which would make events long, and without environment,
+/// which may contain secrets.
 pub(super) fn container_event(
     container: &Container,
     node: Option<NodeId>,
