@@ -43,6 +43,8 @@ pub fn start(paths: &ReplicaPaths, launch: &Launch) -> io::Result<()> {
     paths.make()?;
     let lock = paths.lock()?;
     paths.forget_attempt()?;
+    // The runtime refuses a name that it knows, and a killed supervisor has not removed it.
+    replica_paths::remove_folder(&launch.runtime_state.join(launch.replica.to_string()))?;
     replica_paths::write(&paths.launch(), launch)?;
     let architecture = Architecture::host().unwrap_or(Architecture::X86_64);
     let config = bundle::config(&launch.replica, &launch.spec, &paths.root(), architecture);
