@@ -159,11 +159,10 @@ impl Central {
         let agent = Arc::new(AgentBinary::new(&agent_binary));
         let snapshot = SiteSnapshot::new(site, catalog, agent, BTreeMap::new());
         let env = Arc::new(Environment::new(store, clock, entropy, lan, snapshot));
-        let running = env.store.read(|model| {
-            let running = model.nodes().filter(|node| node.phase.has_link());
-            running.map(|node| node.id).collect::<Vec<_>>()
+        let reported = env.store.read(|model| {
+            ReportedWork::new(model.nodes().filter(|node| node.phase.has_link()))
         });
-        let reported = Arc::new(ReportedWork::new(running));
+        let reported = Arc::new(reported);
         let links = Arc::new(Links::new(env.clone(), reported.clone()));
         let enrolment = Arc::new(Enrolment::new(env.clone(), links.clone(), authority));
         let tasks = Arc::new(Tasks::new(env.clone(), links.clone(), reported.clone()));

@@ -6,6 +6,7 @@
 //! does.
 
 use super::locks::{Leaf, LeafGuard};
+use meshd_model::fleet::Node;
 use meshd_proto::{
     Section,
     container::ReplicaId,
@@ -52,10 +53,15 @@ pub(crate) enum UnknownWork {
 
 impl ReportedWork {
     /// `running`: nodes that were online when meshd ended. They may have work that is not on
-    /// record.
-    pub(crate) fn new(running: impl IntoIterator<Item = NodeId>) -> Self {
-        let all = BTreeSet::from([Section::Vms, Section::Tasks]);
-        let unreported = running.into_iter().map(|node| (node, all.clone())).collect();
+    /// record. Earlier agents do not report containers, and have no container runtime.
+    pub(crate) fn new<'a>(running: impl IntoIterator<Item = &'a Node>) -> Self {
+        let sections = |node: &Node| {
+            let facts = node.facts.as_ref();
+            let containers = facts.is_some_and(|facts| facts.container_runtime.is_some());
+            let containers = containers.then_some(Section::Containers);
+            [Section::Vms, Section::Tasks].into_iter().chain(containers).collect()
+        };
+        let unreported = running.into_iter().map(|node| (node.id, sections(node))).collect();
         ReportedWork { unreported: Leaf::new(unreported), ..ReportedWork::default() }
     }
 

@@ -10,7 +10,10 @@ use meshd_model::{
     fleet::{Actor, Event, EventKind},
     work::container::{Container, ReplicaChange},
 };
-use meshd_proto::container::{ContainerUpdate, MAX_NODE_REPLICAS, ReplicaId, ReplicaReport};
+use meshd_proto::{
+    Section,
+    container::{ContainerUpdate, MAX_NODE_REPLICAS, ReplicaId, ReplicaReport},
+};
 use meshd_store::{Model, StoreError};
 use meshd_types::{ContainerName, NodeId, Timestamp, failpoint};
 use std::collections::BTreeSet;
@@ -26,7 +29,11 @@ impl Containers {
             ContainerUpdate::All { mut replicas } => {
                 replicas.truncate(MAX_NODE_REPLICAS);
                 self.sort_strangers(node, &replicas).await;
-                self.apply_reports(node, replicas).await
+                let applied = self.apply_reports(node, replicas).await;
+                if applied.is_ok() {
+                    self.reported.record_section(node, Section::Containers);
+                }
+                applied
             }
             ContainerUpdate::Released { replica } => self.record_release(node, replica).await,
         };
