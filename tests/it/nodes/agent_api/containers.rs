@@ -15,6 +15,7 @@ use meshd_proto::{
     },
 };
 use meshd_types::Digest;
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     collections::BTreeMap,
     fs,
@@ -367,6 +368,21 @@ async fn program_that_ends_without_agent_is_restarted_by_its_policy() {
     node.order(ContainerDesiredState::Stopped).await;
     node.reports_state(ReplicaState::Exited { code: 137 }).await;
     assert_eq!(node.log(), "begins\nbegins\n");
+    node.remove().await;
+}
+
+#[tokio::test]
+async fn replica_whose_supervisor_was_killed_runs_again() {
+    let mut node = ContainerNode::start().await;
+    let spec = node.spec("echo begins; exec sleep 1000");
+    node.run(ReplicaSpec { restart: ContainerRestart::Always, ..spec }).await;
+    node.reports_state(RUNNING).await;
+    let processes = node.cgroup().join("supervisor/cgroup.procs");
+    for process in fs::read_to_string(processes).expect("there").lines() {
+        let process = process.parse().ok().and_then(Pid::from_raw).expect("a process");
+        kill_process(process, Signal::KILL).expect("killed");
+    }
+    node.reports(|report| report.restarts == 1 && report.state == RUNNING).await;
     node.remove().await;
 }
 

@@ -305,3 +305,25 @@ async fn stopped_container_starts_again_under_a_new_number() {
     let [(_, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(spec.run, 2);
 }
+
+#[tokio::test]
+async fn restarted_meshd_places_no_replica_before_its_node_reports_containers() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image(&rig);
+    let mut node = container_host(&rig, 1).await;
+    let id = node.id();
+    node.lose_power().await;
+    drop(node);
+    let rig = rig.restarted(&world);
+    let mut node = Machine::new(&rig, 1);
+    node.facts = rig.node(id).facts.expect("reported");
+    node.link_up().await;
+    ready(&node).await;
+    report_vms(&node, &[]).await;
+    assert!(node.say(tasks_report(TaskUpdate::All { tasks: Vec::new() })).await);
+    let refused = code(&run(&rig, json!({})).await.expect_err("its replicas are not known"));
+    assert!(refused.contains("not_ready"), "{refused}");
+    report(&node, &[]).await;
+    run(&rig, json!({})).await.unwrap();
+}
