@@ -159,9 +159,9 @@ impl Central {
         let agent = Arc::new(AgentBinary::new(&agent_binary));
         let snapshot = SiteSnapshot::new(site, catalog, agent, BTreeMap::new());
         let env = Arc::new(Environment::new(store, clock, entropy, lan, snapshot));
-        let reported = env.store.read(|model| {
-            ReportedWork::new(model.nodes().filter(|node| node.phase.has_link()))
-        });
+        let reported = env
+            .store
+            .read(|model| ReportedWork::new(model.nodes().filter(|node| node.phase.has_link())));
         let reported = Arc::new(reported);
         let links = Arc::new(Links::new(env.clone(), reported.clone()));
         let enrolment = Arc::new(Enrolment::new(env.clone(), links.clone(), authority));

@@ -137,3 +137,13 @@ pub(crate) fn name_holder(model: &Model, id: NodeId, name: &str) -> Option<NodeI
         |node: &&Node| node.id != id && node.name == name && node.phase != Phase::Removed;
     model.nodes().find(has_name).map(|node| node.id).or_else(by_id)
 }
+
+/// Returns the kind of an open order that ends what a node runs. A warm reboot takes minutes between
+/// the order and the end.
+pub(crate) fn open_end_order(model: &Model, node: NodeId) -> Option<&'static str> {
+    model.open_operations_of(node).find_map(|(head, _)| match &head.order {
+        order if order.cuts_power() => Some("power_order"),
+        order if order.is_reboot() => Some("reboot_order"),
+        _ => None,
+    })
+}

@@ -1,7 +1,10 @@
 //! Selects the first free nodes of a group for a task, or gives the reason against each.
 
 use super::error::TaskError;
-use crate::{environment::records::group_members, reported_work::UnknownWork, vms::open_end_order};
+use crate::{
+    environment::records::{group_members, open_end_order},
+    reported_work::UnknownWork,
+};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Node, Phase},

@@ -39,7 +39,7 @@ pub use guest_shells::{GuestShellError, GuestShellRequest};
 pub(crate) use lifecycle::vm_event;
 pub use lifecycle::{VmVerb, vm_entries};
 pub(crate) use node_reports::record_reboot;
-pub(crate) use placement_candidates::{candidate_nodes, open_end_order};
+pub(crate) use placement_candidates::candidate_nodes;
 pub(crate) use renamed_node::{move_vms, move_work};
 pub use running_work_guard::RunningWorkError;
 pub(crate) use running_work_guard::{

@@ -1,5 +1,6 @@
 //! Describes nodes as candidates of placement: capacity, units, slots.
 
+use crate::environment::records::open_end_order;
 use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
@@ -62,16 +63,6 @@ fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode
         unassignable_units: Vec::new(),
         slots: Vec::new(),
     }
-}
-
-/// Returns the kind of an open order that ends what a node runs. A warm reboot takes minutes between
-/// the order and the end.
-pub(crate) fn open_end_order(model: &Model, node: NodeId) -> Option<&'static str> {
-    model.open_operations_of(node).find_map(|(head, _)| match &head.order {
-        order if order.cuts_power() => Some("power_order"),
-        order if order.is_reboot() => Some("reboot_order"),
-        _ => None,
-    })
 }
 
 /// The approved slots of a node to which more than a unit belongs.
