@@ -10,11 +10,15 @@ use std::{
     os::fd::OwnedFd,
     process::Stdio,
     thread,
+    time::{Duration, Instant},
 };
 use tokio::sync::oneshot;
 
 /// Exit code if the kernel does not tell one.
 const UNKNOWN_CODE: u8 = 255;
+/// Time after which a program that is no child of this process will not be one.
+const ADOPTION_LIMIT: Duration = Duration::from_secs(10);
+const ADOPTION_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum length of a message of the container runtime, in bytes.
 const MAX_MESSAGE: usize = 400;
 
@@ -78,7 +82,11 @@ impl Program {
 }
 
 /// Waits for a child of this process. Blocks.
+///
+/// crun 1.8.1 starts the program by a process between, which ends some milliseconds after crun
+/// itself on a busy machine: until then, the program is no child of this process.
 fn wait_for(pid: Pid) -> io::Result<u8> {
+    let begin = Instant::now();
     loop {
         match waitpid(Some(pid), WaitOptions::empty()) {
             Ok(Some((_, status))) => {
@@ -89,6 +97,9 @@ fn wait_for(pid: Pid) -> io::Result<u8> {
                 }
             }
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::CHILD) if begin.elapsed() < ADOPTION_LIMIT => {
+                thread::park_timeout(ADOPTION_PAUSE);
+            }
             Err(error) => return Err(error.into()),
         }
     }
