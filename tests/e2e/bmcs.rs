@@ -123,8 +123,11 @@ impl MachineRack {
         let bmc = redfish::Emulator::start(inside, machine.bmc.path(), "127.0.0.1", PASSWORD);
         // Its start is none of its lies.
         let answered = machine.test.rack.wait(SOON, "the BMC to answer", |rack| {
-            let state = rack.query(&["node", "power", "status", "gpu001"])?;
-            Ok(Wait::on(state[0]["state"] == "off", state.to_string()))
+            // The command fails as long as the state is unknown.
+            Ok(match rack.query(&["node", "power", "status", "gpu001"]) {
+                Ok(state) => Wait::on(state[0]["state"] == "off", state.to_string()),
+                Err(error) => Wait::NotYet(error.to_string()),
+            })
         });
         answered.or_end();
         (machine, bmc)
