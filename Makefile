@@ -114,7 +114,7 @@ test-rollout: agent ## Rolls generations out over six machines in QEMU, and find
 	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test rollout
 
-test-power: agent ## Powers machines in QEMU on by BMCs that lie, and finds a slow boot path; six minutes
+test-power: agent ## Powers machines in QEMU on by BMCs that lie, and finds a slow boot path
 	@.ci/setup test
 	@cargo test --quiet --locked --test power --no-run
 	@target/debug/meshd lab image
@@ -180,7 +180,7 @@ bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/p
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench storm -- --nodes $(NODES)
 	@echo "bench: all rows are above; docs/performance.md says what they mean"
 
-bench-boot: image ## Measures power-on to online: Alpine beside stock Alpine netboot, Debian beside LTSP; half an hour under emulation
+bench-boot: image ## Measures power-on to online: Alpine beside stock Alpine netboot, Debian beside LTSP
 	@.ci/setup bench-boot
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench boot
 
