@@ -43,39 +43,40 @@ while True:
         else: s.sendto(b"answer", s.recvfrom(9000)[1])
 "#;
 
-/// Prints what answers, and whether a raw or packet socket can be opened.
+/// Prints what answers, and whether a raw or packet socket can be opened. Asks all at once: each
+/// that is blocked takes a second.
 const CLIENT: &str = r#"
-import socket, sys
+import concurrent.futures, socket, sys
 central, peer, central6 = sys.argv[1:4]
 def udp(host, port):
     s = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     s.settimeout(1)
-    try:
-        s.sendto(b"x", (host, port))
-        s.recvfrom(9)
-        print(f"udp:{host}:{port}")
-    except OSError: pass
+    s.sendto(b"x", (host, port))
+    s.recvfrom(9)
 def tcp(host, port):
-    try:
-        socket.create_connection((host, port), 1)
-        print(f"tcp:{host}:{port}")
-    except OSError: pass
-for host in (central, "255.255.255.255", "10.77.0.255"):
-    for port in (67, 68, 69, 546, 547, 4011): udp(host, port)
-for port in (53, 9999): udp(central, port)
-for port in (53, 8080, 8443, 9999): tcp(central, port)
-for port in (8080, 8443):
+    socket.create_connection((host, port), 1)
+def mptcp(host, port):
     # Kernel sockets carry the packets of a socket of MPTCP.
     s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     s.settimeout(1)
+    s.connect((host, port))
+def answer(question):
+    call, host, port = question
     try:
-        s.connect((central, port))
-        print(f"mptcp:{central}:{port}")
+        call(host, port)
+        return f"{call.__name__}:{host}:{port}"
     except OSError: pass
-for port in (67, 69, 546, 547, 4011, 9999): udp(central6, port)
-udp("ff02::1:2%eth0", 547)
-udp(peer, 9999), tcp(peer, 9999)
+hosts = (central, "255.255.255.255", "10.77.0.255")
+questions = [(udp, host, port) for host in hosts for port in (67, 68, 69, 546, 547, 4011)]
+questions += [(udp, central, port) for port in (53, 9999)]
+questions += [(tcp, central, port) for port in (53, 8080, 8443, 9999)]
+questions += [(mptcp, central, port) for port in (8080, 8443)]
+questions += [(udp, central6, port) for port in (67, 69, 546, 547, 4011, 9999)]
+questions += [(udp, "ff02::1:2%eth0", 547), (udp, peer, 9999), (tcp, peer, 9999)]
+with concurrent.futures.ThreadPoolExecutor(len(questions)) as threads:
+    for line in threads.map(answer, questions):
+        if line: print(line)
 for kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_INET, socket.SOCK_RAW, 17)):
     try: socket.socket(*kind), print("raw")
     except OSError: pass
