@@ -12,6 +12,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+#[allow(dead_code, reason = "shared with the tests of power")]
 mod bmcs;
 mod boot;
 mod browser;

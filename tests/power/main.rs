@@ -1,5 +1,5 @@
-//! Machines with real firmware, whose BMCs are slow, forget, lock accounts and change their
-//! certificates; and one with four NICs. `make test-power` runs them: they take too long for
+//! Machines with real firmware, whose BMCs speak Redfish, are slow, forget, lock accounts and change
+//! their certificates; and one with four NICs. `make test-power` runs them: they take too long for
 //! `make test`. Integration tests have the same without a machine (`tests/it/nodes/redfish.rs`,
 //! `tests/it/nodes/boot_times.rs`).
 
@@ -19,8 +19,23 @@ mod boot_path;
 
 use bmcs::{MachineRack, NODE, PASSWORD, write_password};
 use kit::redfish::make_certificate;
-use racks::{BOOT, OrEnd, until_phase};
+use racks::{BOOT, OrEnd, SOON, until_phase};
 use std::fs;
+
+#[test]
+fn machine_that_is_off_comes_online_by_redfish_and_goes_off_again() {
+    let (mut machine, _bmc) = MachineRack::up_with_redfish();
+    machine.write("lie", "404 2\nignore 1\nrefuse GracefulShutdown\n");
+    let text = machine.switch(&["node", "power", "on", "gpu001"]);
+    assert!(text.contains("1 done"), "{text}");
+    until_phase(&machine.test.rack, NODE, "online", BOOT);
+    let text = machine.switch(&["node", "power", "off", "--yes", "gpu001"]);
+    assert!(text.contains("1 done"), "{text}");
+    until_phase(&machine.test.rack, NODE, "offline", SOON * 3);
+    let requests = machine.read("requests");
+    assert_eq!(requests.matches("\"On\"").count(), 2, "{requests}");
+    assert!(requests.contains("GracefulShutdown") && requests.contains("ForceOff"), "{requests}");
+}
 
 #[test]
 fn machine_comes_online_although_its_bmc_lies_in_every_other_way() {
