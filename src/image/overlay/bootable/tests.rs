@@ -183,7 +183,6 @@ fn profile_without_base_or_agent_is_refused_and_shipped_overlays_boot() {
     assert!(faults(&root, &[])[0].contains("overlays = [\"base\", \"agent\"]"));
     assert_eq!(faults(&root, &["base", "agent", "motd", "t"]), [""; 0]);
     let shipped = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("overlays");
-    let all =
-        ["base", "agent", "motd", "tuning", "ssh", "kvm-host", "vfio", "bridge", "mpi", "k3s"];
+    let all = ["base", "agent", "motd", "tuning", "ssh", "kvm-host", "vfio", "bridge", "mpi"];
     assert_eq!(boot_faults(&from(&shipped, &all).input()), []);
 }
