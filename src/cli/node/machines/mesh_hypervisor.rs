@@ -52,13 +52,10 @@ fn machine(folder: &Path, name: &str, line: usize) -> Result<Option<MachineRow>,
     let fault = |file: &str, cause: String, hint: &str| {
         RowFault::new(line, "mac", format!("{name}/{file}: {cause}"), hint)
     };
-    if folder.join("SKIP").exists() {
-        return Ok(None);
-    }
     let uuid = read("UUID").map_err(|error| {
         fault("UUID", error.to_string(), "each machine of Mesh Hypervisor has this file")
     })?;
-    if uuid.trim() == DEFAULT {
+    if uuid.trim() == DEFAULT || folder.join("SKIP").exists() {
         return Ok(None);
     }
     let mac = read("MAC").map_err(|error| {
@@ -112,6 +109,7 @@ mod tests {
         write("named/MAC", b"52:54:00:00:00:02");
         write("named/hostname", b"Node1\n");
         write("default/UUID", b"default\n");
+        write("old/UUID", b"30eff964\n");
         write("old/SKIP", b"");
         write("lacks/UUID", b"40eff964\n");
         write("empty/groups", b"\xff");
