@@ -66,7 +66,10 @@ impl FenceArgs {
             Some(name) => name.clone(),
             None => {
                 let node = get_node(client, node).await?;
-                message!("{} must be off, or its VMs and containers may run twice.", node_text(&node));
+                message!(
+                    "{} must be off, or its VMs and containers may run twice.",
+                    node_text(&node)
+                );
                 typed("Type its name to fence it:")?
             }
         };
