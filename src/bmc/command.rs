@@ -39,7 +39,10 @@ pub(crate) async fn send(bmc: &Bmc, request: BmcRequest) -> BmcResult {
             word.parse().map(Some).map_err(|_| unknown())
         }
         Some(0) => Ok(None),
-        Some(UNSUPPORTED) => Err(BmcFailure::Unsupported(output.message())),
+        Some(UNSUPPORTED) => {
+            let silent = format!("the program has no request `{request}`");
+            Err(BmcFailure::Unsupported(output.message_or(&silent)))
+        }
         Some(REFUSED) => Err(BmcFailure::Credentials(output.message())),
         _ => Err(BmcFailure::Failed(output.message())),
     }
@@ -95,6 +98,8 @@ mod tests {
         assert_eq!(result("echo on", BmcRequest::On).await, Ok(None));
         let no = || Err(BmcFailure::Unsupported("no".to_owned()));
         assert_eq!(result("echo no >&2; exit 2", BmcRequest::Identify(true)).await, no());
+        let silent = Err(BmcFailure::Unsupported("the program has no request `reset`".to_owned()));
+        assert_eq!(result("exit 2", BmcRequest::Reset).await, silent);
         let refused = result("exit 3", BmcRequest::On).await;
         assert!(matches!(refused, Err(BmcFailure::Credentials(_))));
         let missing = Bmc {

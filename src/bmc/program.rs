@@ -59,8 +59,13 @@ pub(crate) struct Output {
 impl Output {
     /// Returns the last line of the error output, for an error.
     pub(crate) fn message(&self) -> String {
+        self.message_or("no message")
+    }
+
+    /// Returns the last line of the error output, or `silent` if there is none.
+    pub(crate) fn message_or(&self, silent: &str) -> String {
         let line = self.stderr.lines().rev().find(|line| !line.trim().is_empty());
-        let line = line.unwrap_or("no message").trim();
+        let line = line.unwrap_or(silent).trim();
         line.chars().map(|c| if c.is_control() { '?' } else { c }).take(MAX_MESSAGE).collect()
     }
 }

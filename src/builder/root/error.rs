@@ -61,8 +61,8 @@ meshd_types::hints!(RootFault {
     RootFault::WrongDigest { .. } => "copy the image again";
     RootFault::Changed(_) => "build the image again when nothing writes it";
     RootFault::WrongSize { .. } => "copy the image again";
-    RootFault::Oci { .. } => "make it with umoci, skopeo or buildah";
-    RootFault::NoTag { .. } => "write oci = \"FOLDER:TAG\"";
+    RootFault::Oci { .. } => "correct the image, or name one by its tag: FOLDER:TAG";
+    RootFault::NoTag { .. } => "name one of its tags: FOLDER:TAG";
     RootFault::Path { .. } => "remove the entry from the source";
     RootFault::TooMany(_) => "remove files from the root";
     RootFault::TooLarge(_) => "remove files from the root";

@@ -38,7 +38,7 @@ meshd_types::hints!(TaskError {
     TaskError::NoGroup { group, known } => "there are: {known}. Write [groups.{group}] into the site file";
     TaskError::RootForbidden => "set --user to a user ID";
     TaskError::NotEnough { why, .. } => "{why}";
-    TaskError::NotFree { id, .. } => "a task needs an online node without VMs and tasks; `meshd node show {id}` shows this one";
+    TaskError::NotFree { id, .. } => "a task needs an online node without VMs, containers and tasks; `meshd node show {id}` shows this one";
     TaskError::Output(_) => "check the disk";
     @source TaskError::Spec(fault) => fault;
     @source TaskError::Store(source) => source;

@@ -24,7 +24,7 @@ impl VolumeUsers {
 /// Why a volume is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeUseError {
-    #[error("cannot remove volume {volume}: {} use it", users.names().join(", "))]
+    #[error("cannot remove volume {volume}: used by {}", users.names().join(", "))]
     Used { volume: String, users: VolumeUsers },
     #[error(transparent)]
     Files(#[from] VolumeError),

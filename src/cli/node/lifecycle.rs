@@ -66,13 +66,17 @@ impl FenceArgs {
             Some(name) => name.clone(),
             None => {
                 let node = get_node(client, node).await?;
-                message!("{} must be off, or its VMs may run twice.", node_text(&node));
+                message!(
+                    "{} must be off, or its VMs and containers may run twice.",
+                    node_text(&node)
+                );
                 typed("Type its name to fence it:")?
             }
         };
         let node = client.post(api::FENCE_NODE.path([&node]), &Fence { confirm }).await?;
         message!(
-            "{} ({}) is fenced; its VMs start elsewhere as their policies permit: meshd vm list",
+            "{} ({}) is fenced; its VMs and containers start elsewhere if they may move: \
+             meshd vm list, meshd container list",
             node.name,
             node.id
         );
