@@ -21,6 +21,8 @@ use std::{
 pub const VERB: &str = "container-enter";
 /// Exit code if the runtime cannot be executed, as in shells.
 pub const CANNOT_RUN: u8 = 127;
+/// Option of crun before the path of its log.
+const LOG_OPTION: &str = "--log";
 /// Where crun expects the control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Folders with programs; the first folder that has crun wins.
@@ -70,7 +72,7 @@ impl ContainerRuntime {
     /// Returns the arguments that start the program of a replica.
     pub fn run(&self, replica: &ReplicaId, paths: &ReplicaPaths) -> Vec<OsString> {
         let mut arguments = self.arguments();
-        arguments.push("--log".into());
+        arguments.push(LOG_OPTION.into());
         arguments.push(paths.runtime_log().into());
         arguments.extend(["run", "--detach", "--pid-file"].map(OsString::from));
         arguments.push(paths.pid().into());
@@ -112,8 +114,22 @@ pub fn enter(procs: &Path, hierarchy: &Path, takes_terminal: bool) -> Command {
     command
 }
 
-/// Becomes the runtime. Returns only an error.
+/// Becomes the runtime. Returns only an error, which is in the log of the runtime, too: nobody reads
+/// the output of a program that did not start.
 pub fn become_runtime(
+    procs: &Path,
+    hierarchy: &Path,
+    takes_terminal: bool,
+    argv: &[OsString],
+) -> Result<Infallible, String> {
+    enter_and_execute(procs, hierarchy, takes_terminal, argv).inspect_err(|message| {
+        if let Some(log) = argv.iter().skip_while(|word| *word != LOG_OPTION).nth(1) {
+            let _ = fs::write(log, message);
+        }
+    })
+}
+
+fn enter_and_execute(
     procs: &Path,
     hierarchy: &Path,
     takes_terminal: bool,

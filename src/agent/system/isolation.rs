@@ -7,7 +7,7 @@ use rustix::{
     mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change},
     thread::UnshareFlags,
 };
-use std::{ffi::CStr, fs, path::Path};
+use std::{collections::BTreeSet, ffi::CStr, fs, path::Path};
 
 /// Flags of the file systems of a program.
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOEXEC);
@@ -76,8 +76,9 @@ pub fn hide_system_log() -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the mount points of a kind of file system.
-pub fn mounts_of(kind: &str) -> Vec<String> {
+/// Returns the mount points of a kind of file system, each once: the kernel lists a mount point for
+/// each mount on it.
+pub fn mounts_of(kind: &str) -> BTreeSet<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let targets =
         mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
@@ -85,4 +86,26 @@ pub fn mounts_of(kind: &str) -> Vec<String> {
             _ => None,
         });
     targets.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{in_namespace, run};
+
+    #[test]
+    fn message_queues_are_mounted_again_in_a_namespace_within_one() {
+        const NAME: &str = "message_queues_are_mounted_again_in_a_namespace_within_one";
+        if !in_namespace(&format!("system::isolation::tests::{NAME}")) {
+            return;
+        }
+        let queues = tempfile::tempdir().expect("a folder");
+        let path = queues.path().to_str().expect("UTF-8");
+        run("mount", &["-t", "mqueue", "none", path]);
+        for namespace in ["that of a supervisor", "that of its container"] {
+            assert_eq!(enter(), Ok(()), "{namespace}");
+            fs::write(queues.path().join("left"), "").expect("an empty queue folder");
+            assert!(mounts_of("mqueue").contains(path), "{namespace}");
+        }
+    }
 }

@@ -1,9 +1,11 @@
 //! MPI on the metal: an allreduce over two netbooted nodes, without ssh, its result checked by
-//! every rank; then one of them loses power in the middle of another one.
+//! every rank; then one of them loses power in the middle of another one. Containers run on both
+//! nodes before: that saves boots of their own.
 
+use super::containers;
 use crate::{
     overlays::copy,
-    racks::{BOOT, OrEnd, SOON, repository, until_phase, up},
+    racks::{BOOT, OrEnd, SOON, repository, until_phase, up_alone},
 };
 use meshd_lab::{Identity, LabError, Power, Rack, Wait};
 use serde_json::Value;
@@ -40,7 +42,7 @@ fn task(rack: &Rack, id: &str) -> Value {
 
 #[test]
 fn allreduce_runs_on_netbooted_nodes_and_power_loss_fails_the_task() {
-    let mut test = up(|mut options, dir| {
+    let mut test = up_alone(|mut options, dir| {
         options.nodes = 2;
         let overlays = with_program(dir);
         let pair = [HEAD, OTHER].map(|place| Identity::at(place).node_id().to_string());
@@ -50,13 +52,12 @@ fn allreduce_runs_on_netbooted_nodes_and_power_loss_fails_the_task() {
             .set("agent.offline_after", "30s")
             .set("site.overlays_dir", &overlays.display().to_string())
             .set("profiles.discovery.overlays", r#"["base", "agent", "program"]"#)
-            .set("profiles.discovery.bundles", r#"["mpi"]"#)
+            .set("profiles.discovery.bundles", r#"["mpi", "crun"]"#)
             .set("groups.pair.nodes", &format!("{pair:?}"))
     });
     let rack = &mut test.rack;
-    for place in [HEAD, OTHER] {
-        until_phase(rack, place, "online", BOOT);
-    }
+    let nodes = [HEAD, OTHER].map(|place| until_phase(rack, place, "online", BOOT));
+    containers::serve_on_nodes_and_leave_nothing(rack, &nodes);
     let run = ["task", "run", "--group", "pair"];
     let ranks = ["--ranks-per-node", "2", "--timeout", "2m", "--", "mpi-run", PROGRAM];
     // MPICH may hang at its end, as tests/it/work/tasks/rig.rs tells: such a run is made again.

@@ -1,6 +1,7 @@
 //! Containers from the import of an image to the deletion: real meshd, real agents on three machines,
 //! real crun, an image that umoci wrote.
 
+use crate::kit::web_image::write_layout;
 use crate::world::{
     World, eventually,
     http::request,
@@ -13,7 +14,6 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 const NODES: u8 = 3;
@@ -68,42 +68,6 @@ impl Drop for Host {
         // A failed test leaves no program.
         let _ = fs::write(self.cgroup().join("cgroup.kill"), "1");
     }
-}
-
-/// Writes an OCI layout with busybox as a web server.
-fn write_layout(folder: &Path) -> String {
-    let tree = folder.join("tree");
-    for name in ["bin", "etc", "srv", "tmp"] {
-        fs::create_dir_all(tree.join(name)).unwrap();
-    }
-    fs::copy("/bin/busybox", tree.join("bin/busybox")).unwrap();
-    for name in ["sh", "httpd"] {
-        symlink("busybox", tree.join("bin").join(name)).unwrap();
-    }
-    fs::write(tree.join("srv/hello"), "hello from a container\n").unwrap();
-    let layout = folder.join("layout").display().to_string();
-    let image = format!("{layout}:latest");
-    let umoci = |args: &[&str]| {
-        let output =
-            Command::new("umoci").args(args).output().expect("umoci, from `.ci/setup test`");
-        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
-    };
-    umoci(&["init", "--layout", &layout]);
-    umoci(&["new", "--image", &image]);
-    umoci(&["insert", "--image", &image, tree.to_str().unwrap(), "/"]);
-    let config = [
-        ["--config.entrypoint", "/bin/httpd"],
-        ["--config.cmd", "-f"],
-        ["--config.cmd", "-p"],
-        ["--config.cmd", "80"],
-        ["--config.cmd", "-h"],
-        ["--config.cmd", "/srv"],
-        ["--config.env", "PATH=/bin"],
-        ["--config.user", "1000:1000"],
-    ];
-    let config: Vec<&str> = config.iter().flatten().copied().collect();
-    umoci(&[&["config", "--image", &image], config.as_slice()].concat());
-    layout
 }
 
 fn run(world: &World, args: &[&str]) -> String {
