@@ -42,11 +42,11 @@ pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{
     BisectionView, BmcEventView, BmcVerb, BootDelayView, BootDeviceOrder, BootStepView,
-    BootSummary, BootTimesView, BootView, CancelledOperation, FirmwareView, Identify,
+    BootSummary, BootTimesView, BootView, CancelledOperation, ColdBootView, FirmwareView, Identify,
     ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeOperationView, NodeView,
     OperationView, PowerOrder, PowerView, ProbeView, RemoveMachines, RolloutNodeView, RolloutPlan,
     RolloutView, SensorView, StageView, StartBisection, StartRollout, TaskStep, TimelineView,
-    UndoRollout, WaveProgress, WaveView, gpus,
+    UndoRollout, WarmRebootView, WaveProgress, WaveView, gpus,
 };
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,

@@ -65,7 +65,7 @@ fn detail() -> Value {
     let mut detail = node();
     let more = json!({
         "basis": "mac:02:00:00:00:00:01", "fingerprint": { "manufacturer": HOSTILE, "product": "", "serial": HOSTILE, "board_serial": "", "macs": [], "uuid": null }, "discovered_at": "2026-01-01T00:00:00Z",
-        "link_since": null, "certificates": [], "checks": [], "facts": null
+        "link_since": null, "certificates": [], "checks": [], "facts": null, "warm_reboot": node::cold_boot()
     });
     for (key, value) in more.as_object().expect("an object") {
         detail[key] = value.clone();
