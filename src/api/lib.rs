@@ -61,6 +61,7 @@ pub use status::{
 };
 pub use work::{
     container::{ContainerView, ReplicaView, RunContainer},
+    container_options,
     slot::{ApproveSlot, SlotView},
     task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView},
     vm::{CreateVm, DeleteVm, TemplateView, VmView},
