@@ -56,7 +56,7 @@ pub use order::{
 pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
 pub use status::{
-    ActivitiesView, ActivityView, CallerView, ErrorView, Finding, SeriesPointView,
+    ActivitiesView, ActivityView, CallerView, ErrorView, Finding, ReplicaCount, SeriesPointView,
     SeriesPointsView, SeriesView, Status, StatusView, UnitCount,
 };
 pub use work::{
