@@ -19,12 +19,12 @@ use std::{
 const NODES: u8 = 3;
 
 /// A node that can run containers.
-struct Host {
+pub struct Host {
     agent: Agent,
 }
 
 impl Host {
-    fn boot(world: &World, number: u8) -> Self {
+    pub fn boot(world: &World, number: u8) -> Self {
         let machine = PxeNode::new(world, number);
         let overlay = machine.boot();
         let agent = machine.start_agent_with(&overlay, |root| {
@@ -71,7 +71,7 @@ impl Drop for Host {
 }
 
 /// Writes an OCI layout with busybox as a web server.
-fn write_layout(folder: &Path) -> String {
+pub fn write_layout(folder: &Path) -> String {
     let tree = folder.join("tree");
     for name in ["bin", "etc", "srv", "tmp"] {
         fs::create_dir_all(tree.join(name)).unwrap();
@@ -106,7 +106,7 @@ fn write_layout(folder: &Path) -> String {
     layout
 }
 
-fn run(world: &World, args: &[&str]) -> String {
+pub fn run(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
     assert!(output.status.success(), "{args:?}: {}\n{}", stderr(&output), world.log_text());
     String::from_utf8(output.stdout).unwrap()
