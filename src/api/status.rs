@@ -78,7 +78,7 @@ pub struct UnitCount {
     pub total: usize,
 }
 
-/// Counts of the replicas of all containers.
+/// Counts of the replicas of containers. Those of a stopped container do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplicaCount {
     /// Number of replicas that run and are not unhealthy.

@@ -112,6 +112,9 @@ async fn container_is_linked_where_its_node_and_its_image_are() {
         let shown = page("operator", path).await;
         assert!(shown.contains(link), "{path}: {shown}");
     }
+    let overview = page("viewer", "/ui/").await;
+    let chip = "class=\"count warn\" href=\"/ui/containers\"><strong>1/2</strong> replicas run";
+    assert!(overview.contains(chip), "{overview}");
     let shown = page("operator", "/ui/nodes/3f9a1c0e?tab=work").await;
     assert!(!shown.contains("web.1"), "it is not on this node: {shown}");
 }

@@ -4,9 +4,8 @@
 use super::{Chosen, count_text};
 use crate::{
     PREFIX,
-    client::{ApiClient, ApiError},
+    client::{ApiClient, ApiError, encoded},
     html::display_text,
-    screens::work::containers::{orders::may_run, replicas::page_of_replica},
 };
 use maud::{Markup, html};
 use meshd_api::{ReplicaView, TaskView, VmView, routes as api};
@@ -54,7 +53,7 @@ pub(super) async fn load(
     let mut tasks = client.get(tasks).await?;
     let containers: Vec<ReplicasOf> = client.get_fields(containers).await?;
     let replicas = containers.into_iter().flat_map(|it| it.replicas);
-    let replicas = replicas.filter(|it| it.node.is_some_and(is_chosen) && may_run(it)).collect();
+    let replicas = replicas.filter(|it| it.node.is_some_and(is_chosen) && it.may_run()).collect();
     vms.retain(|vm| vm.node.is_some_and(is_chosen));
     tasks.retain(|task| task.nodes.iter().any(|member| member.claimed && is_chosen(member.node)));
     Ok(BlastRadius { vms, replicas, tasks })
@@ -101,7 +100,7 @@ impl BlastRadius {
             }
             @for replica in replicas.iter().take(MAX_LISTED) {
                 li {
-                    "replica " a href=(page_of_replica(&replica.id)) { (replica.id) }
+                    "replica " a href=(format!("{PREFIX}/containers/{}", encoded(replica.id.container.as_str()))) { (replica.id) }
                     " (" (replica.phase.as_str()) ")"
                 }
             }

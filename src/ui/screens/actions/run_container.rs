@@ -69,7 +69,7 @@ async fn form(
         label for="name" { "Name" }
         input id="name" name="name" value=(fields.text("name")) required maxlength="63" placeholder="web" autocomplete="off";
         (image_choice(&images, fields.text("image")))
-        (input("replicas", "Number of replicas, each on a node of its own", "1"))
+        (input("replicas", "Number of replicas, each on another node", "1"))
         (input("memory", "Memory of each replica, with written files", "256M"))
         (input("cpus", "CPUs of each replica", "1"))
         (input("ports", "Published ports, as NODE-PORT:PORT", "8080:80 8443:443"))

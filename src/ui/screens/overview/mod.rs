@@ -111,7 +111,7 @@ fn counters(nodes: &[WallNode], units: UnitCount, replicas: ReplicaCount) -> Mar
             a.count href=(format!("{PREFIX}/slots")) { strong { (units.ready) "/" (units.total) } " units ready" }
             @if replicas.total > 0 {
                 @let class = if replicas.running < replicas.total { "count warn" } else { "count" };
-                a class=(class) href=(format!("{PREFIX}/containers")) { strong { (replicas.running) "/" (replicas.total) } " replicas run" }
+                a class=(class) href=(format!("{PREFIX}/containers")) { strong { (replicas.running) "/" (replicas.total) } @if replicas.total == 1 { " replica runs" } @else { " replicas run" } }
             }
         }
     }

@@ -27,7 +27,7 @@ use meshd_api::{ContainerView, ReplicaCount, RunContainer, routes as api};
 use meshd_central::{ReplicaExecRequest, ReplicaSessionError, Shared};
 use meshd_model::{
     fleet::{AuditContext, Verb},
-    work::container::{Container, Replica, ReplicaPhase},
+    work::container::{Container, ContainerGoal, Replica, ReplicaPhase},
 };
 use meshd_proto::shell::TerminalName;
 use meshd_types::NodeId;
@@ -84,9 +84,12 @@ pub(crate) fn all(central: &Shared) -> Vec<ContainerView> {
     all.iter().map(|container| view(central, container)).collect()
 }
 
-/// Returns the number of replicas, and of those that run.
+/// Returns the number of replicas that are to run, and of those that do.
 pub(crate) fn replica_count(central: &Shared) -> ReplicaCount {
     let replicas_of = |container: &Container| {
+        if container.desired_state != ContainerGoal::Run {
+            return Vec::new();
+        }
         let replica = |replica: &Replica| {
             let phase = container.phase_of(replica, true);
             (replica.node(), matches!(phase, ReplicaPhase::Running | ReplicaPhase::Healthy))

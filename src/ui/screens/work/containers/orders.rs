@@ -15,8 +15,7 @@ use axum::{
     http::{HeaderMap, Request},
 };
 use maud::{Markup, html};
-use meshd_api::{ContainerView, ReplicaView, routes as api};
-use meshd_model::work::container::ReplicaPhase;
+use meshd_api::{ContainerView, routes as api};
 
 /// An order that ends processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,17 +70,6 @@ pub(super) fn buttons(client: &ApiClient, container: &ContainerView) -> Markup {
     }
 }
 
-/// Returns true if the replica has or may have processes.
-pub(in crate::screens) fn may_run(replica: &ReplicaView) -> bool {
-    !matches!(
-        replica.phase,
-        ReplicaPhase::Unplaced
-            | ReplicaPhase::Exited
-            | ReplicaPhase::Failed
-            | ReplicaPhase::Stopped
-    )
-}
-
 /// Asks for the confirmation of an order that ends processes, and names them.
 pub(crate) async fn confirm(
     client: ApiClient,
@@ -116,7 +104,7 @@ pub(crate) async fn confirm(
 
 /// Renders the replicas that an order ends.
 fn what_ends(container: &ContainerView, names: &NodeNames) -> Markup {
-    let ending: Vec<_> = container.replicas.iter().filter(|replica| may_run(replica)).collect();
+    let ending: Vec<_> = container.replicas.iter().filter(|replica| replica.may_run()).collect();
     let seconds = container.stop_seconds;
     html! {
         @if ending.is_empty() {

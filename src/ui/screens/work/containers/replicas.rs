@@ -10,13 +10,7 @@ use crate::{
 use maud::{Markup, html};
 use meshd_api::ReplicaView;
 use meshd_model::work::container::ReplicaPhase;
-use meshd_proto::container::ReplicaId;
 use meshd_trust::Role;
-
-/// Returns the path of the page of the container of a replica.
-pub(in crate::screens) fn page_of_replica(replica: &ReplicaId) -> String {
-    format!("{PREFIX}/containers/{}", encoded(replica.container.as_str()))
-}
 
 /// Renders replicas, of one container or of those of a node.
 pub(in crate::screens) fn replica_table(
@@ -25,8 +19,9 @@ pub(in crate::screens) fn replica_table(
     role: Role,
 ) -> Markup {
     let row = |replica: &&ReplicaView| {
+        let container = format!("{PREFIX}/containers/{}", encoded(replica.id.container.as_str()));
         vec![
-            html! { a href=(page_of_replica(&replica.id)) { (replica.id) } },
+            html! { a href=(container) { (replica.id) } },
             html::badge(class(replica.phase), replica.phase.as_str()),
             names.maybe_link(replica.node),
             plain(replica.restarts),
