@@ -362,4 +362,9 @@ impl VolumeView {
         let VolumeInfo { name, digest, kind, size, virtual_size, added_at, .. } = info;
         VolumeView { name, digest, kind, size, virtual_size, added_at, vms, containers }
     }
+
+    /// Returns true for the image of a container.
+    pub fn is_container_image(&self) -> bool {
+        self.kind == VolumeKind::Squashfs
+    }
 }

@@ -42,11 +42,11 @@ pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{
     BisectionView, BmcEventView, BmcVerb, BootDelayView, BootDeviceOrder, BootStepView,
-    BootSummary, BootTimesView, BootView, CancelledOperation, FirmwareView, Identify,
+    BootSummary, BootTimesView, BootView, CancelledOperation, ColdBootView, FirmwareView, Identify,
     ImportMachines, ImportedMachines, MachineView, NodeDetail, NodeOperationView, NodeView,
     OperationView, PowerOrder, PowerView, ProbeView, RemoveMachines, RolloutNodeView, RolloutPlan,
     RolloutView, SensorView, StageView, StartBisection, StartRollout, TaskStep, TimelineView,
-    UndoRollout, WaveProgress, WaveView, gpus,
+    UndoRollout, WarmRebootView, WaveProgress, WaveView, gpus,
 };
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,
@@ -56,11 +56,12 @@ pub use order::{
 pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
 pub use status::{
-    ActivitiesView, ActivityView, CallerView, ErrorView, Finding, SeriesPointView,
+    ActivitiesView, ActivityView, CallerView, ErrorView, Finding, ReplicaCount, SeriesPointView,
     SeriesPointsView, SeriesView, Status, StatusView, UnitCount,
 };
 pub use work::{
     container::{ContainerView, ReplicaView, RunContainer},
+    container_options,
     slot::{ApproveSlot, SlotView},
     task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView},
     vm::{CreateVm, DeleteVm, TemplateView, VmView},

@@ -1,6 +1,9 @@
 //! Request bodies of orders for nodes and profiles, and their responses.
 
-use crate::{node::NodeView, status::ErrorView};
+use crate::{
+    node::{NodeView, WarmRebootView},
+    status::ErrorView,
+};
 use meshd_config::Fault;
 use meshd_model::fleet::{
     DeliveredGeneration, Generation, GenerationDiff, RevisionDiff, RevisionSummary,
@@ -169,6 +172,9 @@ pub struct DoctorView {
     /// Checks, and the numbers of failed checks and of warnings.
     #[serde(flatten)]
     pub report: DoctorReport,
+    /// The last order to reboot without the firmware, if the node booted through its firmware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_reboot: Option<WarmRebootView>,
 }
 
 /// Body of `accept-nic`: a NIC that identifies the node from now on.

@@ -12,19 +12,19 @@ pub struct SearchView {
     pub total: usize,
 }
 
-/// A node, VM or task that matches the search.
+/// A node, VM, container or task that matches the search.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchHit {
-    /// `node`, `vm` or `task`.
+    /// `node`, `vm`, `container` or `task`.
     pub kind: String,
-    /// ID of the node or task, or UUID of the VM.
+    /// ID of the node or task, UUID of the VM, or name of the container.
     pub id: String,
-    /// Name of the node or VM, or program of the task.
+    /// Name of the node, VM or container, or program of the task.
     pub name: String,
-    /// Phase of the node, or state of the VM or task.
+    /// Phase of the node, state of the VM or task, or replicas of the container that run.
     pub state: String,
     /// Field that contains the text: `id`, `name`, `mac`, `address`, `serial`, `board_serial`,
-    /// `uuid`, `group` or `argv`.
+    /// `uuid`, `image`, `group` or `argv`.
     pub field: String,
     /// Value of that field.
     pub value: String,

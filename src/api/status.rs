@@ -55,6 +55,9 @@ pub struct StatusView {
     /// Counts of the units for VMs.
     #[serde(default)]
     pub units: UnitCount,
+    /// Counts of the replicas of containers.
+    #[serde(default)]
+    pub replicas: ReplicaCount,
     /// Number of nodes with each condition; conditions without nodes are absent.
     #[serde(default)]
     pub conditions: BTreeMap<String, usize>,
@@ -72,6 +75,14 @@ pub struct UnitCount {
     /// Number of units that are ready on online nodes.
     pub ready: usize,
     /// Number of units that nodes report.
+    pub total: usize,
+}
+
+/// Counts of the replicas of containers. Those of a stopped container do not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplicaCount {
+    /// Number of replicas that run and are not unhealthy.
+    pub running: usize,
     pub total: usize,
 }
 

@@ -153,7 +153,7 @@ enum Verb {
     Bisect(rollout::Bisect),
     /// List boots, drains, VMs and tasks that are not finished
     Activities(site::activities::Activities),
-    /// Find nodes, VMs and tasks by a part of a text
+    /// Find nodes, VMs, containers and tasks by a text
     Search(site::search::Search),
     /// Show and follow events
     Events(site::history::events::Events),

@@ -181,9 +181,11 @@ impl ApiClient {
         self.consoles.find(self.session?, target, (self.environment.now)())
     }
 
+    /// Opens a console. `program` is that of a target that takes one.
     pub(crate) async fn open_console(
         &self,
         target: &ConsoleTarget,
+        program: &str,
     ) -> Result<Arc<Console>, ApiError> {
         let nobody = || {
             ApiError::new(
@@ -194,7 +196,7 @@ impl ApiClient {
             )
         };
         if self.is_foreign && failpoint::defends("ui-console-origin") {
-            let hint = "open it from the page of the VM or node";
+            let hint = "open it from the page of the VM, node or container";
             return Err(ApiError::new(
                 StatusCode::FORBIDDEN,
                 "bad_origin",
@@ -203,7 +205,7 @@ impl ApiClient {
             ));
         }
         let session = self.session.ok_or_else(nobody)?;
-        let request = target.address().into_client_request();
+        let request = target.address(program).into_client_request();
         let mut request = request.map_err(|error| ApiError::not_understood(&error))?;
         self.sign(request.headers_mut())?;
         let opened = (self.environment.open_socket)(request, self.origin.clone()).await;

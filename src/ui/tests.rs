@@ -3,6 +3,7 @@
 mod changes;
 mod confirmations;
 mod console;
+mod containers;
 mod inbox;
 mod node;
 mod orders;
@@ -65,7 +66,7 @@ fn detail() -> Value {
     let mut detail = node();
     let more = json!({
         "basis": "mac:02:00:00:00:00:01", "fingerprint": { "manufacturer": HOSTILE, "product": "", "serial": HOSTILE, "board_serial": "", "macs": [], "uuid": null }, "discovered_at": "2026-01-01T00:00:00Z",
-        "link_since": null, "certificates": [], "checks": [], "facts": null
+        "link_since": null, "certificates": [], "checks": [], "facts": null, "warm_reboot": node::cold_boot()
     });
     for (key, value) in more.as_object().expect("an object") {
         detail[key] = value.clone();
@@ -119,9 +120,6 @@ impl FakeApi {
                 json!({ "failed": 1, "results": [{ "id": "3f9a1c0e", "node": null,
                 "error": { "code": "holds_vms", "message": HOSTILE, "hint": "drain it", "correlation_id": "c" } }] })
             }
-            "/v1/bulk/nodes/drain" => {
-                json!({ "operation": "0a0b0c0d", "finished": false, "failed": 0, "results": [] })
-            }
             "/v1/slots" | "/v1/api-tokens" | "/v1/api-tokens/create" => orders::answer(&path),
             "/v1/vms" if query.contains("node=3f9a1c0e") => confirmations::vms(),
             // Confirmations ask for tasks that have not ended alone.
@@ -129,6 +127,7 @@ impl FakeApi {
                 confirmations::tasks()
             }
             path => changes::answer(path)
+                .or_else(|| containers::answer(path, &query))
                 .or_else(|| inbox::answer(path))
                 .or_else(|| pages::answer(path, &query))
                 .or_else(|| texts::answer(path))

@@ -9,6 +9,7 @@
 //! | `bisection` | bisections: searches for the first bad generation |
 //! | `rollout` | rollouts: planned changes of many nodes |
 //! | `timeline` | the stages of a boot session |
+//! | `warm_reboot` | the last order to reboot without the firmware |
 
 mod boot_times;
 mod machine;
@@ -17,6 +18,7 @@ mod power;
 mod bisection;
 mod rollout;
 mod timeline;
+mod warm_reboot;
 
 pub use bisection::{BisectionView, ProbeView, StartBisection};
 pub use boot_times::{BootDelayView, BootStepView, BootTimesView};
@@ -30,6 +32,7 @@ pub use rollout::{
     RolloutNodeView, RolloutPlan, RolloutView, StartRollout, UndoRollout, WaveProgress, WaveView,
 };
 pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
+pub use warm_reboot::{ColdBootView, WarmRebootView};
 
 use meshd_config::{Segment, Site};
 use meshd_model::fleet::{
@@ -174,6 +177,9 @@ pub struct NodeDetail {
     /// Reason why the newest boot of the machine is deferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deferred: Option<String>,
+    /// The last order to reboot without the firmware, once it has a result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_reboot: Option<WarmRebootView>,
     /// Serial numbers of the valid certificates, newest last.
     pub certificates: Vec<String>,
     /// Results of the last readiness checks.
@@ -301,6 +307,7 @@ impl NodeDetail {
             vars: node.vars.clone(),
             boot_override: node.boot_override.clone(),
             deferred: None,
+            warm_reboot: None,
             certificates: node
                 .certificates
                 .iter()
@@ -312,6 +319,15 @@ impl NodeDetail {
             facts: node.facts.clone(),
             pci_names: BTreeMap::new(),
         }
+    }
+
+    /// Adds the last order to reboot without the firmware. `boots` are the boots of the node, the
+    /// newest first.
+    pub fn with_warm_reboot(self, node: &Node, boots: &[&BootSession]) -> Self {
+        let boots = boots.iter().copied();
+        let reboot = node.warm_reboot.as_ref();
+        let warm_reboot = reboot.map(|reboot| WarmRebootView::new(reboot, boots));
+        NodeDetail { warm_reboot, ..self }
     }
 
     /// Adds names of PCI devices.

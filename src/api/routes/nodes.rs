@@ -38,7 +38,7 @@ routes! {
     REMOVE_MACHINES: Post<Object<RemoveMachines>, Array<MachineView>> =
         Post::new("/v1/machines/remove", Verb::MachineRemove, "Remove expected machines");
     SEARCH: Get<Object<SearchView>> =
-        Get::new("/v1/search", "Search nodes, VMs and tasks by ID, name, address, serial number or program").query(&["q"]);
+        Get::new("/v1/search", "Search nodes, VMs, containers and tasks by ID, name, address, serial number or program").query(&["q"]);
     GET_NODE: Get<Object<NodeDetail>, 1> = Get::new("/v1/nodes/{node}", "Show a node");
     GET_NODE_TIMELINE: Get<Object<TimelineView>, 1> =
         Get::new("/v1/nodes/{node}/timeline", "Show the stages of a boot; the newest boot by default").query(&["session"]);

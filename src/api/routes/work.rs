@@ -9,6 +9,8 @@ use meshd_model::fleet::Verb;
 use meshd_trust::Role;
 
 const VM_PARAMETERS: &[&str] = &["state", "node", "q", "sort", "fields", "limit", "after"];
+const CONTAINER_PARAMETERS: &[&str] =
+    &["state", "image", "node", "q", "sort", "fields", "limit", "after"];
 const TASK_PARAMETERS: &[&str] =
     &["state", "group", "node", "q", "sort", "fields", "limit", "after"];
 
@@ -53,7 +55,7 @@ routes! {
     REMOVE_VOLUME: Post<Empty, Object<VolumeView>, 1> =
         Post::new("/v1/volumes/{volume}/remove", Verb::VolumeRemove, "Remove a volume that no VM uses");
 
-    LIST_CONTAINERS: Get<Array<ContainerView>> = Get::new("/v1/containers", "List containers");
+    LIST_CONTAINERS: Get<Array<ContainerView>> = Get::new("/v1/containers", "List containers").query(CONTAINER_PARAMETERS);
     GET_CONTAINER: Get<Object<ContainerView>, 1> =
         Get::new("/v1/containers/{container}", "Show a container and its replicas");
     RUN_CONTAINER: Post<Object<RunContainer>, Object<ContainerView>> =

@@ -191,6 +191,12 @@ impl ReplicaView {
         }
     }
 
+    /// Returns true if the replica has, or may have, processes.
+    pub fn may_run(&self) -> bool {
+        use ReplicaPhase::{Exited, Failed, Stopped, Unplaced};
+        !matches!(self.phase, Unplaced | Exited | Failed | Stopped)
+    }
+
     /// Returns true if the program runs and is not unhealthy.
     pub fn runs(&self) -> bool {
         matches!(self.phase, ReplicaPhase::Running | ReplicaPhase::Healthy)

@@ -51,7 +51,7 @@ use meshd_model::boot::BootQueue;
 use meshd_proto::log::LogSource;
 use meshd_store::ChunkLogs;
 use meshd_trust::CapabilityRedactor;
-use meshd_types::{BootSessionId, NodeId, OperationId};
+use meshd_types::BootSessionId;
 use overlay_delivery::PendingOverlay;
 use queue_entry::Repeats;
 use segment_health::ServiceReport;
@@ -79,8 +79,6 @@ pub struct BootService {
     /// State of the match between two netconsole packets of a boot.
     netconsole_redactors: Leaf<BTreeMap<BootSessionId, CapabilityRedactor>>,
     log_sweeps: Interval,
-    /// The last order of each node whose boot through the firmware is recorded.
-    cold_boots: Leaf<BTreeMap<NodeId, OperationId>>,
     /// Limits the addresses that are probed at the same time.
     address_probes: Semaphore,
 }
@@ -111,7 +109,6 @@ impl BootService {
             log_budgets: Leaf::default(),
             netconsole_redactors: Leaf::default(),
             log_sweeps: Interval::default(),
-            cold_boots: Leaf::default(),
             address_probes: Semaphore::new(claimed_address::MAX_PROBES),
         }
     }

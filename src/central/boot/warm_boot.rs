@@ -28,11 +28,15 @@ use meshd_model::{
         self, BootPlan, Endpoint, Loader, PlanRequest, PlannedPart, Refusal, ScriptRequest,
         check_warm_boot,
     },
-    fleet::{Actor, BootSession, ConditionKind, Event, EventKind, Node, Phase, Stage, WarmState},
+    fleet::{
+        Actor, BootSession, ColdBoot, ConditionKind, Event, EventKind, Node, Phase, Stage,
+        WarmReboot, WarmRebootResult, WarmState,
+    },
     operations::{NodeOperation, NodeOperationState, NodeOrder, Operation},
 };
 use meshd_proto::warm_boot::{
-    WarmBootAnswer, WarmBootPart, WarmBootPlan, WarmBootReport, WarmBootRequest, WarmBootStep,
+    ColdBootCause, WarmBootAnswer, WarmBootPart, WarmBootPlan, WarmBootReport, WarmBootRequest,
+    WarmBootStep,
 };
 use meshd_store::{Model, StoreError};
 use meshd_trust::{Peer, overlay_capability::Grant};
@@ -59,8 +63,9 @@ impl BootService {
         match self.stage_warm_boot(&node).await {
             Ok(plan) => Ok(WarmBootAnswer::Plan(plan)),
             Err(WarmRefusal::Wait { seconds }) => Ok(WarmBootAnswer::Wait { seconds }),
-            Err(WarmRefusal::Cold(reason)) => {
-                self.record_cold_boot(&node, &reason).await;
+            Err(WarmRefusal::Cold(cold)) => {
+                let reason = cold.reason.clone();
+                self.record_cold_boot(&node, cold).await?;
                 Ok(WarmBootAnswer::Cold { reason })
             }
             Err(WarmRefusal::Store(error)) => Err(error.into()),
@@ -142,7 +147,8 @@ impl BootService {
                     self.end_warm_boot(session.id, &failure).await?;
                     self.leave_queue(session.mac);
                 }
-                self.record_cold_boot(&node, &failure).await;
+                let cold = ColdBoot { cause: report.cause, reason: failure.into_owned() };
+                self.record_cold_boot(&node, cold).await?;
                 Ok(())
             }
         }
@@ -180,7 +186,7 @@ impl BootService {
     /// Renders the next boot of a node, and opens its session.
     async fn stage_warm_boot(self: &Arc<Self>, node: &Node) -> Result<WarmBootPlan, WarmRefusal> {
         let snapshot = self.env.snapshot();
-        let cold = |reason: &dyn std::fmt::Display| WarmRefusal::Cold(reason.to_string());
+        let cold = WarmRefusal::cold;
         let session = self.env.store.read(|model| staged_session(model, node).cloned());
         let id = session.map_or_else(|| BootSessionId(self.env.random()), |session| session.id);
         let profile = boot::choose(&snapshot.site, node, Some(id)).map_err(|why| cold(&why))?;
@@ -189,7 +195,9 @@ impl BootService {
             let boots = model.boots_of(node).into_iter().filter(is_over);
             check_warm_boot(&snapshot.site, node, &profile, boots)
         });
-        checked.map_err(|why| cold(&why))?;
+        checked.map_err(|why| {
+            WarmRefusal::Cold(ColdBoot { cause: why.cause(), reason: why.to_string() })
+        })?;
         let (Some(IpAddr::V4(address)), Some(central)) = (node.address, node.central_address)
         else {
             return Err(cold(&"its address is not on record"));
@@ -199,12 +207,12 @@ impl BootService {
         let rendered = rendered.map_err(|error| cold(&error))?;
         self.enter_queue(node.mac, node).map_err(|refusal| match refusal {
             Refusal::Busy { seconds, .. } => WarmRefusal::Wait { seconds },
-            other => WarmRefusal::Cold(other.message()),
+            other => WarmRefusal::cold(&other.message()),
         })?;
         let planned = plan(&snapshot.site, node, id, endpoint, &rendered);
         let plan = planned.map_err(|refusal| {
             self.leave_queue(node.mac);
-            WarmRefusal::Cold(refusal.message())
+            WarmRefusal::cold(&refusal.message())
         })?;
         self.open_warm_session(node, id, address).await.map_err(WarmRefusal::Store)?;
         self.add_pending_overlay(id, rendered, endpoint, None);
@@ -307,24 +315,37 @@ impl BootService {
     }
 
     /// Records a boot through the firmware, once for each order: the agent may repeat its report.
-    async fn record_cold_boot(&self, node: &Node, reason: &str) {
-        let order = self.env.store.read(|model| warm_order(model, node.id).map(|head| head.id));
-        if let Some(order) = order
-            && self.cold_boots.lock().insert(node.id, order) == Some(order)
-        {
-            return;
-        }
-        let detail = format!("warm reboot: it boots through its firmware instead: {reason}");
-        let event = Event::new(self.env.now(), Actor::Central, EventKind::NodeAction, detail);
-        self.env.record(event.of_node(node.id)).await;
+    async fn record_cold_boot(&self, node: &Node, cold: ColdBoot) -> Result<(), StoreError> {
+        let now = self.env.now();
+        let recorded = self.env.store.commit(|tx| {
+            let order = warm_order(tx.before(), node.id).map(|head| head.id);
+            let is_known = |order| tx.node(node.id).is_none_or(|node| node.has_warm_result(order));
+            let Some(order) = order.filter(|order| !is_known(*order)) else { return Ok(()) };
+            let reason = &cold.reason;
+            let detail = format!("warm reboot: it boots through its firmware instead: {reason}");
+            let event = Event::new(now, Actor::Central, EventKind::NodeAction, detail);
+            tx.event(event.of_node(node.id));
+            let result = WarmRebootResult::Cold(cold);
+            let reboot = WarmReboot { operation: order, at: now, result };
+            tx.edit_node(node.id, |node| node.warm_reboot = Some(reboot));
+            Ok(())
+        });
+        recorded.await
     }
 }
 
 /// Why there is no plan.
 enum WarmRefusal {
     Wait { seconds: u32 },
-    Cold(String),
+    Cold(ColdBoot),
     Store(StoreError),
+}
+
+impl WarmRefusal {
+    fn cold(reason: &dyn std::fmt::Display) -> Self {
+        let reason = reason.to_string();
+        WarmRefusal::Cold(ColdBoot { cause: ColdBootCause::Other, reason })
+    }
 }
 
 fn is_warm_reboot_ordered(model: &Model, node: NodeId) -> bool {

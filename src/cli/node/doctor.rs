@@ -1,17 +1,21 @@
 //! `meshd node doctor`: runs the readiness checks of a node and prints the results.
 
-use super::targets::{NodeSelection, Targets, bulk};
+use super::{
+    details::warm_result,
+    targets::{NodeSelection, Targets, bulk},
+};
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::{
-        print::{ago, clean, json, now, write, yaml},
+        print::{ago, clean, json, now, wrapped, write, yaml},
         writer::write_message,
     },
 };
 use clap::{Args, ValueEnum};
-use meshd_api::{DoctorView, NodeView, routes as api};
+use meshd_api::{DoctorView, NodeView, WarmRebootView, routes as api};
 use meshd_proto::DoctorReport;
+use meshd_types::Timestamp;
 use serde::Serialize;
 
 #[derive(Debug, Args)]
@@ -71,7 +75,10 @@ async fn check_node(client: &AdminClient, node: &str, format: DoctorFormat) -> R
     };
     let report = &view.report;
     write(&match format {
-        DoctorFormat::Table => report.text(),
+        DoctorFormat::Table => {
+            let warm = view.warm_reboot.as_ref().map(|reboot| cold_boot(reboot, now()));
+            report.text() + &warm.unwrap_or_default()
+        }
         DoctorFormat::Lines => report.lines(),
         DoctorFormat::Json | DoctorFormat::Yaml => format.document(&view)?,
     })?;
@@ -85,6 +92,13 @@ async fn check_node(client: &AdminClient, node: &str, format: DoctorFormat) -> R
             Err(Failure::new(format!("{count} of {} checks fail", report.checks.len()), hint))
         }
     }
+}
+
+/// Returns why the node booted through its firmware, with the remedy.
+fn cold_boot(reboot: &WarmRebootView, now: Timestamp) -> String {
+    let remedy = reboot.cold.as_ref().map(|cold| wrapped(&format!("-> {}", cold.remedy), 6));
+    let head = wrapped(&format!("warm reboot: {}", warm_result(reboot, now)), 0);
+    format!("\n{head}{}", remedy.unwrap_or_default())
 }
 
 /// Prints reports to standard output, and nodes without a report to standard error.
@@ -113,7 +127,7 @@ async fn check_nodes(
         failing += usize::from(report.failures > 0);
         let body = if format == DoctorFormat::Lines { report.lines() } else { report.text() };
         text += &format!("# {} ({})\n{body}", clean(name), result.id);
-        views.push(DoctorView { node: result.id, report });
+        views.push(DoctorView { node: result.id, report, warm_reboot: None });
     }
     write(&match format {
         DoctorFormat::Table | DoctorFormat::Lines => text,

@@ -360,7 +360,7 @@ pub(super) async fn restart(client: &AdminClient, selection: NodeSelection) -> R
 async fn restart_warm(client: &AdminClient, selection: NodeSelection) -> Result<(), Failure> {
     let text = |node: &NodeView| {
         let NodeView { name, id, .. } = node;
-        format!("{name} ({id}) reboots warm, or cold; `meshd events --node {id}` has the reason")
+        format!("{name} ({id}) reboots warm, or cold; `meshd node show {id}` has the reason")
     };
     order_reboot(client, selection, Reboot { warm: true }, text).await
 }
@@ -397,6 +397,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     let former: Vec<String> = detail.former.iter().map(ToString::to_string).collect();
     let macs: Vec<String> = print.macs.iter().map(ToString::to_string).collect();
     let source = if node.assigned { "assigned" } else { "the site's default" };
+    let cold = detail.warm_reboot.as_ref().and_then(|reboot| reboot.cold.as_ref());
     let mut head = vec![
         ("id", node.id.to_string()),
         ("name", node.name.clone()),
@@ -423,6 +424,8 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("boot session", text(node.boot.as_ref().map(|boot| boot.session))),
         ("stage", stage(node)),
         ("boot deferred", detail.deferred.clone().unwrap_or_default()),
+        ("warm reboot", text(detail.warm_reboot.as_ref().map(|it| details::warm_result(it, now)))),
+        ("warm remedy", text(cold.map(|cold| &cold.remedy))),
         ("link since", detail.link_since.map(seen).unwrap_or_default()),
         ("last seen", seen(node.last_seen)),
         ("discovered", seen(detail.discovered_at)),

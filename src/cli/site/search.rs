@@ -1,4 +1,4 @@
-//! `meshd search`: finds nodes, VMs and tasks by a part of a text.
+//! `meshd search`: finds nodes, VMs, containers and tasks by a part of a text.
 
 use crate::cli::{Context, Failure, output::list::ListOutput, output::print::table, wait};
 use clap::Args;

@@ -190,7 +190,9 @@ fn open_socket(client: Arc<AdminClient>) -> OpenSocket {
     Arc::new(move |request, _| {
         let client = client.clone();
         Box::pin(async move {
-            let opened = client.socket(request.uri().path()).await;
+            // The query has the terminal, and the program in a container.
+            let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+            let opened = client.socket(path).await;
             opened.map_err(|failure| (StatusCode::BAD_GATEWAY, view(&failure)))
         })
     })

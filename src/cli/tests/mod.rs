@@ -14,9 +14,11 @@ use super::{
 };
 use meshd_api::{NodeDetail, NodeView, TimelineView};
 use meshd_model::fleet::{
-    BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall,
+    BootSession, ColdBoot, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall,
+    WarmReboot, WarmRebootResult,
 };
-use meshd_types::{Basis, BootSessionId, MacAddr, Timestamp};
+use meshd_proto::warm_boot::ColdBootCause;
+use meshd_types::{Basis, BootSessionId, MacAddr, OperationId, Timestamp};
 
 fn parse(line: &str) -> Result<Cli, ErrorKind> {
     Cli::try_parse_from(line.split(' ')).map_err(|error| error.kind())
@@ -271,6 +273,26 @@ fn node_tables_contain_no_control_characters() {
     recognised by a MAC address alone (weak_identity) since 1970-01-01T00:00:00.000Z (1m 35s ago)
       only a MAC
     ");
+}
+
+#[test]
+fn node_that_booted_cold_is_shown_with_reason_and_remedy() {
+    let (mut node, boot) = machine();
+    let result = WarmRebootResult::Cold(ColdBoot {
+        cause: ColdBootCause::NoKexecProgram,
+        reason: "systemd needs kexec-tools".to_owned(),
+    });
+    let at = Timestamp::from_millis(5_000);
+    node.warm_reboot = Some(WarmReboot { operation: OperationId([1; 4]), at, result });
+    let detail = NodeDetail::new(&node, Some(&boot), &sample(), &LinkState::default());
+    let detail = detail.with_warm_reboot(&node, &[&boot]);
+    let shown = node::show(&detail, Timestamp::from_millis(95_000));
+    for line in [
+        "warm reboot   cold (1m 30s ago): systemd needs kexec-tools\n",
+        "warm remedy   add the package kexec-tools to the image\n",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
 }
 
 #[test]

@@ -13,7 +13,14 @@ use crate::cli::{
     wait,
 };
 use clap::{Args, Subcommand};
-use meshd_api::{ContainerView, ReplicaView, RunContainer, routes as api};
+use meshd_api::{
+    ContainerView, ReplicaView, RunContainer,
+    container_options::{
+        cpu_words, parse_cpu_millis, parse_port, parse_probe, parse_restart, parse_user,
+        parse_variable, port_words, probe_words, restart_words, to_mib,
+    },
+    routes as api,
+};
 use meshd_config::parse_duration;
 use meshd_model::work::container::ReplicaPhase;
 use meshd_proto::{
@@ -93,19 +100,19 @@ pub(crate) struct RunContainerCommand {
     #[arg(long, value_name = "N", default_value_t = 1)]
     replicas: u16,
     /// Publish a TCP port, as PORT or NODE-PORT:PORT
-    #[arg(long, short, value_name = "PORT", value_parser = port)]
+    #[arg(long, short, value_name = "PORT", value_parser = parse_port)]
     publish: Vec<PublishedPort>,
     /// Set an environment variable
-    #[arg(long, short, value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
     /// Working directory [default: the image's]
     #[arg(long, value_name = "DIR")]
     workdir: Option<String>,
     /// User and group ID [default: the image's]
-    #[arg(long, value_name = "UID[:GID]", value_parser = user)]
+    #[arg(long, value_name = "UID[:GID]", value_parser = parse_user)]
     user: Option<(u32, Option<u32>)>,
     /// Limit of CPU time
-    #[arg(long, value_name = "CPUS", value_parser = cpu_millis, default_value = "1")]
+    #[arg(long, value_name = "CPUS", value_parser = parse_cpu_millis, default_value = "1")]
     cpus: u32,
     /// Limit of memory, with written files
     #[arg(long, value_name = "SIZE", default_value = "256M")]
@@ -114,10 +121,10 @@ pub(crate) struct RunContainerCommand {
     #[arg(long, value_name = "SIZE")]
     scratch: Option<ByteSize>,
     /// always, never, on-failure or on-failure:N
-    #[arg(long, value_name = "WHEN", value_parser = restart, default_value = "always")]
+    #[arg(long, value_name = "WHEN", value_parser = parse_restart, default_value = "always")]
     restart: ContainerRestart,
     /// Health check: tcp:PORT, http:PORT/PATH or exec:ARGV
-    #[arg(long, value_name = "CHECK", value_parser = probe)]
+    #[arg(long, value_name = "CHECK", value_parser = parse_probe)]
     health: Option<HealthProbe>,
     /// Seconds between two health checks
     #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "health")]
@@ -153,77 +160,6 @@ pub(crate) struct WaitReady {
 
 fn limit(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a number and one of s, m, h, d: 5m".to_owned())
-}
-
-fn port(text: &str) -> Result<PublishedPort, String> {
-    let number = |text: &str| {
-        let port = text.parse::<u16>().ok().filter(|port| *port > 0);
-        port.ok_or_else(|| "write PORT or NODE-PORT:PORT, each from 1 to 65535".to_owned())
-    };
-    let (node, container) = text.split_once(':').unwrap_or((text, text));
-    Ok(PublishedPort { node: number(node)?, container: number(container)? })
-}
-
-fn variable(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').ok_or_else(|| "write NAME=VALUE".to_owned())?;
-    Ok((pair.0.to_owned(), pair.1.to_owned()))
-}
-
-fn user(text: &str) -> Result<(u32, Option<u32>), String> {
-    let number = |text: &str| text.parse().map_err(|_| "write UID or UID:GID".to_owned());
-    match text.split_once(':') {
-        Some((uid, gid)) => Ok((number(uid)?, Some(number(gid)?))),
-        None => Ok((number(text)?, None)),
-    }
-}
-
-/// Parses a decimal number of CPUs with up to three digits after the point.
-fn cpu_millis(text: &str) -> Result<u32, String> {
-    let error = || "write a number of CPUs from 0.01 to 1024, such as 0.5".to_owned();
-    let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
-    let is_plain = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit());
-    if rest.is_empty() || rest.len() > 3 || !is_plain(whole) || !is_plain(rest) {
-        return Err(error());
-    }
-    let whole: u32 = whole.parse().map_err(|_| error())?;
-    let rest: u32 = format!("{rest:0<3}").parse().map_err(|_| error())?;
-    let millis = whole.checked_mul(1000).and_then(|millis| millis.checked_add(rest));
-    millis.filter(|millis| (10..=1_024_000).contains(millis)).ok_or_else(error)
-}
-
-fn restart(text: &str) -> Result<ContainerRestart, String> {
-    match text {
-        "always" => Ok(ContainerRestart::Always),
-        "never" => Ok(ContainerRestart::Never),
-        "on-failure" => Ok(ContainerRestart::OnFailure { max: 5 }),
-        text => {
-            let max = text.strip_prefix("on-failure:").and_then(|max| max.parse().ok());
-            max.map(|max| ContainerRestart::OnFailure { max })
-                .ok_or_else(|| "write always, never, on-failure or on-failure:N".to_owned())
-        }
-    }
-}
-
-fn probe(text: &str) -> Result<HealthProbe, String> {
-    let error = || "write tcp:PORT, http:PORT/PATH or \"exec:PROGRAM ARGUMENT\"".to_owned();
-    let number = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(error);
-    match text.split_once(':') {
-        Some(("tcp", port)) => Ok(HealthProbe::Tcp { port: number(port)? }),
-        Some(("http", target)) => {
-            let (port, path) = target.split_once('/').unwrap_or((target, ""));
-            Ok(HealthProbe::Http { port: number(port)?, path: format!("/{path}") })
-        }
-        Some(("exec", argv)) => {
-            let argv: Vec<String> = argv.split_whitespace().map(str::to_owned).collect();
-            if argv.is_empty() { Err(error()) } else { Ok(HealthProbe::Exec { argv }) }
-        }
-        _ => Err(error()),
-    }
-}
-
-/// Converts into MiB, rounded up.
-fn mib(size: ByteSize) -> u32 {
-    u32::try_from(size.bytes().div_ceil(1 << 20)).unwrap_or(u32::MAX)
 }
 
 impl ContainerCommand {
@@ -298,8 +234,8 @@ impl RunContainerCommand {
             uid: self.user.map(|(uid, _)| uid),
             gid: self.user.and_then(|(_, gid)| gid),
             cpu_millis: Some(self.cpus),
-            memory_mib: Some(mib(self.memory)),
-            scratch_mib: self.scratch.map(mib),
+            memory_mib: Some(to_mib(self.memory)),
+            scratch_mib: self.scratch.map(to_mib),
             ports: self.publish,
             restart: self.restart,
             health,
@@ -376,7 +312,7 @@ fn list(all: &[ContainerView], names: &NodeNames) -> String {
             format!("{}/{}", container.running, container.replicas.len()),
             restarts.to_string(),
             container.image.to_string(),
-            ports(container),
+            port_words(&container.ports),
             nodes.join(" "),
             ago(container.created_at, now()),
         ]
@@ -384,22 +320,8 @@ fn list(all: &[ContainerView], names: &NodeNames) -> String {
     table(["name", "desired", "runs", "restarts", "image", "ports", "nodes", "created"], rows)
 }
 
-fn ports(container: &ContainerView) -> String {
-    let ports = container.ports.iter().map(|port| format!("{}:{}", port.node, port.container));
-    ports.collect::<Vec<_>>().join(" ")
-}
-
 fn show(container: &ContainerView, names: &NodeNames) -> String {
-    let restart = match container.restart {
-        ContainerRestart::Always => "always".to_owned(),
-        ContainerRestart::Never => "never".to_owned(),
-        ContainerRestart::OnFailure { max } => format!("on failure, {max} times in a row"),
-    };
-    let health = container.health.as_ref().map(|health| match &health.probe {
-        HealthProbe::Tcp { port } => format!("tcp:{port}"),
-        HealthProbe::Http { port, path } => format!("http:{port}{path}"),
-        HealthProbe::Exec { argv } => format!("exec:{}", argv.join(" ")),
-    });
+    let health = container.health.as_ref().map(|health| probe_words(&health.probe));
     let head = fields([
         ("name", container.name.to_string()),
         ("desired state", word(&container.desired_state)),
@@ -407,10 +329,10 @@ fn show(container: &ContainerView, names: &NodeNames) -> String {
         ("program", container.argv.join(" ")),
         ("environment", container.env.join(" ")),
         ("user", format!("{}:{}", container.uid, container.gid)),
-        ("cpus", format!("{}.{:03}", container.cpu_millis / 1000, container.cpu_millis % 1000)),
+        ("cpus", cpu_words(container.cpu_millis)),
         ("memory", format!("{} MiB", container.memory_mib)),
-        ("ports", ports(container)),
-        ("restart", restart),
+        ("ports", port_words(&container.ports)),
+        ("restart", restart_words(container.restart)),
         ("health check", health.unwrap_or_default()),
         ("owner", container.owner.clone()),
         ("created", container.created_at.to_string()),
@@ -432,37 +354,4 @@ fn show(container: &ContainerView, names: &NodeNames) -> String {
         "{head}\n{}",
         table(["replica", "state", "node", "restarts", "exit", "since", ""], rows)
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_of_a_container_are_parsed_or_refused() {
-        assert_eq!(port("80"), Ok(PublishedPort { node: 80, container: 80 }));
-        assert_eq!(port("8080:80"), Ok(PublishedPort { node: 8080, container: 80 }));
-        for text in ["", "0", "80:", ":80", "1:2:3", "65536", "a:80"] {
-            assert!(port(text).is_err(), "{text}");
-        }
-        for (text, millis) in [("1", 1000), ("0.5", 500), ("0.25", 250), ("2.125", 2125)] {
-            assert_eq!(cpu_millis(text), Ok(millis));
-        }
-        for text in ["", "0", "0.001", "-1", "1e3", "1.", ".5.", "0.0625", "1025", "99999999999"] {
-            assert!(cpu_millis(text).is_err(), "{text}");
-        }
-        assert_eq!(user("1000:7"), Ok((1000, Some(7))));
-        assert!(user("root").is_err());
-        assert_eq!(restart("on-failure:3"), Ok(ContainerRestart::OnFailure { max: 3 }));
-        assert!(restart("sometimes").is_err());
-        let http = HealthProbe::Http { port: 80, path: "/up".to_owned() };
-        assert_eq!(probe("http:80/up"), Ok(http));
-        assert_eq!(probe("tcp:80"), Ok(HealthProbe::Tcp { port: 80 }));
-        let argv = vec!["/bin/check".to_owned(), "-q".to_owned()];
-        assert_eq!(probe("exec:/bin/check -q"), Ok(HealthProbe::Exec { argv }));
-        for text in ["", "tcp:0", "http:x/", "exec:", "udp:53"] {
-            assert!(probe(text).is_err(), "{text}");
-        }
-        assert_eq!(mib(ByteSize::from_mib(3)), 3);
-    }
 }

@@ -2,6 +2,7 @@
 
 use crate::fleet::{BootSession, ConditionKind, Node, Stage};
 use meshd_config::{Delivery, Profile, Site, WarmPolicy};
+use meshd_proto::warm_boot::ColdBootCause;
 use meshd_types::{BootSessionId, ProfileName};
 
 /// Why a node boots through its firmware.
@@ -15,6 +16,17 @@ pub enum ColdBootReason {
     HardwareChanged,
     #[error("warm boot {session} did not come online, and no cold boot has since")]
     FailedBefore { session: BootSessionId },
+}
+
+impl ColdBootReason {
+    pub fn cause(&self) -> ColdBootCause {
+        match self {
+            ColdBootReason::NotAllowed { .. } => ColdBootCause::NotAllowed,
+            ColdBootReason::Delivery => ColdBootCause::UrlDelivery,
+            ColdBootReason::HardwareChanged => ColdBootCause::HardwareChanged,
+            ColdBootReason::FailedBefore { .. } => ColdBootCause::NotOnline,
+        }
+    }
 }
 
 /// Checks that the next boot of a node may be warm. `boots` are its boots, the newest first.

@@ -31,6 +31,7 @@ pub use boot_progress::{
     stage::{Stage, StageMark},
     stall::Stall,
     stall_detection::{Chain, stall},
+    warm_reboot::{ColdBoot, WarmReboot, WarmRebootResult, cold_boot_remedy},
 };
 pub use deadline_queue::DeadlineQueue;
 pub use dhcp_lease::Lease;

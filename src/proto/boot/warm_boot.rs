@@ -10,6 +10,7 @@
 
 use meshd_types::{BootSessionId, Digest};
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// Requests the plan of the next boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +62,50 @@ pub struct WarmBootStep {
     pub session: BootSessionId,
 }
 
+/// Kind of the reason for a boot through the firmware.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub enum ColdBootCause {
+    /// The profile of the next boot does not allow warm boots.
+    NotAllowed,
+    /// The site delivers overlays by URL.
+    UrlDelivery,
+    HardwareChanged,
+    /// A kernel that was started warm did not come online.
+    NotOnline,
+    /// The boot queue is full.
+    BootQueue,
+    /// A device is bound to vfio-pci.
+    VfioDevice,
+    /// systemd needs a program that the image does not have.
+    NoKexecProgram,
+    Memory,
+    /// The running kernel does not load another one.
+    KernelLoad,
+    /// The node booted without a report, for example because its agent had restarted.
+    NoReport,
+    /// Any other reason, also that of an agent which names no cause.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+serialised_name!(ColdBootCause);
+
 /// Reports that the kernel is loaded and starts, or why the node boots through its firmware.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmBootReport {
@@ -70,6 +115,9 @@ pub struct WarmBootReport {
     pub session: Option<BootSessionId>,
     /// `None`: the kernel is loaded.
     pub failure: Option<String>,
+    /// Kind of the failure.
+    #[serde(default)]
+    pub cause: ColdBootCause,
 }
 
 /// Header of an overlay: the SHA-256 of its bytes.

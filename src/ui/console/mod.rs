@@ -1,4 +1,4 @@
-//! Interactive consoles of VMs, and shells of nodes. A terminal emulator on the central node keeps the screen, so a page
+//! Interactive consoles of VMs, and shells of nodes, guests and containers. A terminal emulator on the central node keeps the screen, so a page
 //! that opens late shows the screen at once.
 //!
 //! | module | content |

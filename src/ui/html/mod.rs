@@ -273,8 +273,17 @@ const TEXT_COLUMNS: [&str; 12] = [
 ];
 
 /// Columns with lists of names. Their cells break between names.
-const LIST_COLUMNS: [&str; 7] =
-    ["Choices", "Conditions", "Overlays", "Packages", "Profiles", "Services", "Variables"];
+const LIST_COLUMNS: [&str; 9] = [
+    "Choices",
+    "Conditions",
+    "Nodes",
+    "Overlays",
+    "Packages",
+    "Ports",
+    "Profiles",
+    "Services",
+    "Variables",
+];
 
 /// Returns the style class of the cells of a column.
 fn cell_class(head: &str) -> Option<&'static str> {

@@ -45,6 +45,7 @@ pub(super) const GROUPS: [(&str, &[NavPage]); 5] = [
         "Work",
         &[
             nav_page("/vms", "VMs", 'v'),
+            nav_page("/containers", "Containers", 'c'),
             nav_page("/tasks", "Tasks", 't'),
             nav_page("/slots", "Slots", 's'),
             nav_page("/volumes", "Volumes", 'm'),

@@ -1,7 +1,10 @@
-//! The console of a VM or the shell of a node: its screen and its input. A visit shows a console;
+//! The console of a VM, or the shell of a node, a guest or a container: its screen and its input. A visit shows a console;
 //! only a form opens a shell, because a link or a prefetch must not run a program as root.
 
-use super::Answer;
+use super::{
+    Answer,
+    work::containers::{log::container_of, page_of},
+};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
@@ -29,12 +32,16 @@ const MAX_WAIT: Duration = Duration::from_secs(20);
 const MAX_INPUT: usize = 16 * 1024;
 /// Header with the number of the screen.
 const VERSION_HEADER: &str = "x-screen";
+/// The program that a shell of a container runs if its user chooses none.
+const SHELL: &str = "/bin/sh";
 
 /// Adds the pages of consoles and shells, with what their script asks for.
 pub(crate) fn bind(router: Router) -> Router {
     let vms = bind_target(router, &format!("{PREFIX}/vms/{{name}}/console"), ConsoleTarget::Vm);
     let nodes = bind_target(vms, &format!("{PREFIX}/nodes/{{name}}/shell"), ConsoleTarget::Node);
-    bind_target(nodes, &format!("{PREFIX}/vms/{{name}}/shell"), ConsoleTarget::Guest)
+    let guests = bind_target(nodes, &format!("{PREFIX}/vms/{{name}}/shell"), ConsoleTarget::Guest);
+    let replica = format!("{PREFIX}/containers/{{name}}/shell");
+    bind_target(guests, &replica, ConsoleTarget::Replica)
 }
 
 fn bind_target(router: Router, base: &str, target: fn(String) -> ConsoleTarget) -> Router {
@@ -42,9 +49,10 @@ fn bind_target(router: Router, base: &str, target: fn(String) -> ConsoleTarget) 
     let show_page = async move |client: ApiClient, Path(name): Path<String>, headers: HeaderMap| {
         page(client, target(name), headers).await
     };
-    let open_shell = async move |client: ApiClient, Path(name): Path<String>| {
-        open_by_form(client, target(name)).await
-    };
+    let open_shell =
+        async move |client: ApiClient, Path(name): Path<String>, request: Request<Body>| {
+            open_by_form(client, target(name), request).await
+        };
     let next_screen =
         async move |client: ApiClient, Path(name): Path<String>, after: Query<After>| {
             screen(client, target(name), after).await
@@ -77,6 +85,11 @@ async fn known_target(
             let page = format!("{PREFIX}/nodes/{}", node.id);
             (ConsoleTarget::Node(node.id.to_string()), node.name, page)
         }
+        ConsoleTarget::Replica(replica) => {
+            let (id, container) = container_of(client, &replica).await?;
+            let target = ConsoleTarget::Replica(id.to_string());
+            (target, id.to_string(), page_of(&container))
+        }
     })
 }
 
@@ -96,11 +109,13 @@ fn running(client: &ApiClient, target: &ConsoleTarget) -> Option<Arc<Console>> {
 }
 
 /// Opens a shell, unless this session has it open, and redirects to its page.
-async fn open_by_form(client: ApiClient, target: ConsoleTarget) -> Answer {
+async fn open_by_form(client: ApiClient, target: ConsoleTarget, request: Request<Body>) -> Answer {
     let failed = |error| client.failed(&error);
+    let fields = fields(request).await?;
+    let program = Some(fields.text("program")).filter(|program| !program.is_empty());
     let (target, ..) = known_target(&client, target).await.map_err(failed)?;
     if running(&client, &target).is_none() {
-        client.open_console(&target).await.map_err(failed)?;
+        client.open_console(&target, program.unwrap_or(SHELL)).await.map_err(failed)?;
     }
     Ok(redirect(&target.page()))
 }
@@ -113,6 +128,7 @@ async fn page(client: ApiClient, target: ConsoleTarget, headers: HeaderMap) -> A
         ConsoleTarget::Vm(_) => ("Console", "/vms"),
         ConsoleTarget::Node(_) => ("Shell", "/nodes"),
         ConsoleTarget::Guest(_) => ("Shell", "/vms"),
+        ConsoleTarget::Replica(_) => ("Shell", "/containers"),
     };
     let title = format!("{word} of {name}");
     let heading = html! {
@@ -123,10 +139,10 @@ async fn page(client: ApiClient, target: ConsoleTarget, headers: HeaderMap) -> A
     let console = match running(&client, &target) {
         Some(console) => console,
         None if target.is_shell() && failpoint::defends("ui-shell-form") => {
-            let content = html! { (heading) (open_shell_form(&at)) };
+            let content = html! { (heading) (open_shell_form(&target)) };
             return Ok(Page { client: &client, title, nav_path, content }.answer(&headers));
         }
-        None => client.open_console(&target).await.map_err(failed)?,
+        None => client.open_console(&target, SHELL).await.map_err(failed)?,
     };
     let (version, screen, _) = console.screen();
     let content = html! {
@@ -145,9 +161,17 @@ async fn page(client: ApiClient, target: ConsoleTarget, headers: HeaderMap) -> A
     Ok(Page { client: &client, title, nav_path, content }.answer(&headers))
 }
 
-/// Renders the button that opens a shell. `page` is the path of its page.
-pub(super) fn open_shell_form(page: &str) -> Markup {
-    html! { form.inline method="post" action=(page) { button { "Open shell" } } }
+/// Renders the button that opens a shell.
+pub(super) fn open_shell_form(target: &ConsoleTarget) -> Markup {
+    html! {
+        form.actions method="post" action=(target.page()) {
+            @if target.takes_program() {
+                label for="program" { "Program and arguments, without a shell" }
+                input id="program" name="program" value=(SHELL) maxlength="1000";
+            }
+            button { "Open shell" }
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]

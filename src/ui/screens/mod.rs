@@ -3,10 +3,10 @@
 //! | module | content |
 //! | --- | --- |
 //! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
-//! | `actions` | orders for nodes, and new VMs |
+//! | `actions` | orders for nodes, and new VMs, containers and tasks |
 //! | `catalog` | profiles, images, overlays |
 //! | `changes` | operations, rollouts and bisections: changes of many nodes |
-//! | `console` | the console of a VM, the shell of a node |
+//! | `console` | the console of a VM, shells of nodes, guests and containers |
 //! | `dhcp` | networks, leases, and DHCP servers other than meshd |
 //! | `inbox` | machines that wait for approval |
 //! | `log` | events and the audit log |
@@ -14,7 +14,7 @@
 //! | `nodes` | the node list |
 //! | `overview` | overview of the site, the findings of doctor, and the search |
 //! | `sign_in` | the sign-in page |
-//! | `work` | VMs, slots, tasks and their output |
+//! | `work` | VMs, slots, containers, tasks and their output |
 
 mod access;
 mod actions;
@@ -72,6 +72,15 @@ pub(crate) fn router() -> Router {
         .route(&at("/vms/new"), get(actions::create_vm::page))
         .route(&at("/vms/{vm}"), get(work::vms::one))
         .route(&at("/vms/{vm}/{verb}"), post(work::vms::order))
+        .route(&at("/containers"), get(work::containers::page).post(actions::run_container::run))
+        // Below `/containers`, the page would be that of a container with its name.
+        .route(&at("/run-container"), get(actions::run_container::page))
+        .route(&at("/containers/{container}"), get(work::containers::one))
+        .route(&at("/containers/{replica}/log"), get(work::containers::log::page))
+        .route(
+            &at("/containers/{container}/{verb}"),
+            get(work::containers::orders::confirm).post(work::containers::orders::order),
+        )
         .route(&at("/tasks"), get(work::tasks::page).post(actions::run_task::run))
         .route(&at("/tasks/new"), get(actions::run_task::page))
         .route(&at("/tasks/{task}"), get(work::tasks::one))

@@ -26,6 +26,9 @@ pub fn bisection(state: &str) -> Value {
 /// The answer of the API; `None` for a path of another test.
 pub fn answer(path: &str) -> Option<Value> {
     Some(match path {
+        "/v1/bulk/nodes/drain" => {
+            json!({ "operation": "0a0b0c0d", "finished": false, "failed": 0, "results": [] })
+        }
         "/v1/bisections/0a0b0c0f/abort" => bisection("returning"),
         "/v1/bisections/00000001" => {
             let mut done = bisection("done");

@@ -55,7 +55,7 @@ async fn confirmation_names_nodes_vms_and_disks() {
     let mut browser = Browser::signed_in(&FakeApi::new("operator")).await;
     let shown = browser.post("/ui/actions/preview", &format!("action=reboot&{NODE}")).await.text;
     for part in [
-        "Affected: 1 node, 1 VM, 1 task, 1 disk",
+        "Affected: 1 node, 1 VM, 1 replica, 1 task, 1 disk",
         "0123abcd</a> (/opt/solve)",
         "web-1</a> (running), with disks slot:wwn-0x5000 (volume data)",
     ] {
@@ -112,7 +112,7 @@ async fn tabs(api: &FakeApi, gate: &Arc<Semaphore>) -> [Browser; 2] {
     let gated = Router::new().fallback(async move |request: Request| {
         let path = request.uri().path().to_owned();
         let answer = api.answer(request).await;
-        if path.contains("/bulk/") || path.ends_with("/rename") {
+        if path.contains("/bulk/") || path.ends_with("/rename") || path.ends_with("/stop") {
             let _permit = gate.acquire().await.expect("an open gate");
         }
         answer
@@ -130,6 +130,7 @@ async fn order_that_is_sent_again_while_it_runs_is_executed_once() {
     for (to, form, path, result) in [
         ("/ui/actions/run", drain.as_str(), "/v1/bulk/nodes/drain", "Accepted for 1 node"),
         ("/ui/nodes/3f9a1c0e/rename", "name=gpu-7", "/v1/nodes/3f9a1c0e/rename", ""),
+        ("/ui/containers/web/stop", "key=k", "/v1/containers/web/stop", ""),
     ] {
         let api = FakeApi::new("operator");
         let gate = Arc::new(Semaphore::new(0));

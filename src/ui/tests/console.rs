@@ -22,6 +22,7 @@ pub(super) fn guest() -> OpenSocket {
                 format!("/v1/vms/{VM}/console"),
                 format!("/v1/vms/{VM}/shell"),
                 "/v1/nodes/3f9a1c0e/shell".to_owned(),
+                "/v1/containers/web.0/exec".to_owned(),
             ];
             if !is_known || !opens.iter().any(|path| request.uri().path() == path) {
                 let [code, message, hint, correlation_id] =
@@ -30,6 +31,8 @@ pub(super) fn guest() -> OpenSocket {
                     (StatusCode::FORBIDDEN, ErrorView { code, message, hint, correlation_id });
                 return Err(refusal);
             }
+            let query = request.uri().query().unwrap_or_default();
+            let program = query.split_once("argv=").map(|(_, argv)| argv.to_owned());
             let (near, far) = tokio::io::duplex(4096);
             tokio::spawn(async move {
                 let mut socket = accept_async(far).await.expect("a WebSocket");
@@ -37,6 +40,9 @@ pub(super) fn guest() -> OpenSocket {
                     .send(Message::Binary("login: <b>\u{1b}[31mred\u{1b}[0m ".into()))
                     .await
                     .expect("sent");
+                if let Some(program) = program {
+                    socket.send(Message::Binary(program.into())).await.expect("sent");
+                }
                 while let Some(Ok(Message::Binary(typed))) = socket.next().await {
                     if typed.as_ref() == b"exit\r" {
                         let note = r#"{"note":"exited","code":3}"#;
@@ -185,8 +191,24 @@ async fn shell_of_guest_is_beside_its_console_for_admins() {
 #[tokio::test]
 async fn shell_is_opened_by_its_form_alone_and_never_by_a_visit() {
     let guest = format!("/ui/vms/{VM}/shell");
-    for shell in ["/ui/nodes/3f9a1c0e/shell", &guest] {
+    for shell in ["/ui/nodes/3f9a1c0e/shell", &guest, REPLICA] {
         is_opened_by_its_form_alone(shell).await;
+    }
+}
+
+const REPLICA: &str = "/ui/containers/web.0/shell";
+
+#[tokio::test]
+async fn shell_of_a_replica_runs_the_program_of_its_form() {
+    for (form, argv) in
+        [("", "%5B%22%2Fbin%2Fsh%22%5D"), ("program=ash+-l", "%5B%22ash%22%2C%22-l%22%5D")]
+    {
+        let mut browser = Browser::signed_in(&FakeApi::new("admin")).await;
+        let page = browser.get(REPLICA).await.text;
+        assert!(page.contains("name=\"program\" value=\"/bin/sh\""), "{page}");
+        assert!(page.contains("href=\"/ui/containers/web\">web.0</a>"), "{page}");
+        browser.post(REPLICA, form).await;
+        screen_of(&mut browser, REPLICA, argv).await;
     }
 }
 

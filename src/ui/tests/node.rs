@@ -2,6 +2,13 @@
 
 use super::{Browser, FakeApi, HOSTILE};
 use crate::html::display_text;
+use serde_json::{Value, json};
+
+/// A warm reboot that became a cold one.
+pub fn cold_boot() -> Value {
+    let cold = json!({ "cause": "memory", "reason": HOSTILE, "remedy": "end work on the node" });
+    json!({ "operation": "0a0b0c0d", "at": "2026-01-01T00:00:00Z", "cold": cold })
+}
 
 /// The page, and the paths that it requested from the API.
 async fn requests_of(path: &str) -> (String, Vec<String>) {
@@ -67,6 +74,18 @@ async fn card_of_a_node_shows_model_address_and_the_way_to_its_bmc() {
     assert!(page.contains("redfish") && !page.contains("data-live"), "a BMC is slow: {page}");
     let mut viewer = Browser::signed_in(&FakeApi::new("viewer")).await;
     assert!(!viewer.get("/ui/nodes/3f9a1c0e").await.text.contains("/bmc"));
+}
+
+#[tokio::test]
+async fn card_of_a_node_shows_why_it_booted_cold_and_what_to_do() {
+    let (page, _) = requests_of("/ui/nodes/3f9a1c0e").await;
+    let card =
+        page.split("<dt>Warm reboot</dt>").nth(1).and_then(|rest| rest.split("</dd>").next());
+    let card = card.expect("a row");
+    for part in ["booted cold", "/ui/operations/0a0b0c0d", "&lt;script&gt;", "end work on the node"]
+    {
+        assert!(card.contains(part), "{part}: {card}");
+    }
 }
 
 #[test]

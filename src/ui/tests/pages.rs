@@ -84,7 +84,9 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
             operation("vm", HOSTILE, "accepted"), operation("slot", HOSTILE, "accepted"), operation("task", "01020304", "accepted"),
         ] }),
         ("/v1/volumes", _) => {
-            json!([volume("free", DIGEST, &[]), volume("used", OTHER, &["vm-1"])])
+            let mut image = volume("nginx", &"3".repeat(64), &[]);
+            (image["kind"], image["containers"]) = (json!("squashfs"), json!(["web"]));
+            json!([volume("free", DIGEST, &[]), volume("used", OTHER, &["vm-1"]), image])
         }
         ("/v1/overlays", _) => json!([overlay]),
         ("/v1/overlays/motd", _) => detail,
@@ -283,6 +285,9 @@ async fn unchanged_live_page_gets_304_without_body() {
         "bisections/0a0b0c0f",
         "inbox",
         "vms",
+        "containers",
+        "containers/web",
+        "containers/web.0/log",
         "tasks",
         "slots",
         "dhcp",

@@ -31,7 +31,7 @@ pub fn events() -> String {
 fn status() -> Value {
     let warning = |check: &str| json!({ "check": check, "status": "warn", "found": HOSTILE, "next": HOSTILE });
     let checks = ["approval", "stalled boots", "degraded", "quarantine", "offline", "pool br0"];
-    json!({ "site": HOSTILE, "version": "1", "pid": 1, "ready": true, "phases": { "degraded": 1 },
+    json!({ "site": HOSTILE, "version": "1", "pid": 1, "ready": true, "phases": { "degraded": 1 }, "replicas": { "running": 1, "total": 2 },
         "warnings": checks.map(warning) })
 }
 

@@ -146,6 +146,9 @@ fn viewer_cannot_act_and_sign_out_ends_the_session() {
     );
     for (path, field) in [
         ("/ui/volumes/root/remove", ("reason", "")),
+        ("/ui/containers", ("name", "web")),
+        ("/ui/containers/web/start", ("reason", "")),
+        ("/ui/containers/web/delete", ("reason", "")),
         ("/ui/profiles/compute/rollback", ("off", "1")),
         ("/ui/actions/run", ("action", "pin")),
         ("/ui/actions/run", ("action", "boot-once")),

@@ -1,12 +1,14 @@
 //! Containers from the import of an image to the deletion: real meshd, real agents on three machines,
 //! real crun, an image that umoci wrote.
 
-use crate::kit::web_image::write_layout;
-use crate::world::{
-    World, eventually,
-    http::request,
-    node::{Agent, PxeNode},
-    stderr,
+use crate::{
+    kit::web_image::write_layout,
+    world::{
+        World, eventually,
+        http::request,
+        node::{Agent, PxeNode},
+        stderr,
+    },
 };
 use meshd_types::Digest;
 use serde_json::Value;
@@ -19,12 +21,12 @@ use std::{
 const NODES: u8 = 3;
 
 /// A node that can run containers.
-struct Host {
+pub struct Host {
     agent: Agent,
 }
 
 impl Host {
-    fn boot(world: &World, number: u8) -> Self {
+    pub fn boot(world: &World, number: u8) -> Self {
         let machine = PxeNode::new(world, number);
         let overlay = machine.boot();
         let agent = machine.start_agent_with(&overlay, |root| {
@@ -70,7 +72,7 @@ impl Drop for Host {
     }
 }
 
-fn run(world: &World, args: &[&str]) -> String {
+pub fn run(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
     assert!(output.status.success(), "{args:?}: {}\n{}", stderr(&output), world.log_text());
     String::from_utf8(output.stdout).unwrap()

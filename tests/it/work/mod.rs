@@ -7,7 +7,7 @@
 //! | `vms` | VMs on this machine, with real QEMU |
 //! | `workloads` | records, placement and reconciliation of VMs |
 
-mod containers;
+pub mod containers;
 pub mod tasks;
 pub mod vms;
 pub mod workloads;

@@ -20,7 +20,7 @@ use crate::{
 use memory_part::{append_overlay, append_part};
 use meshd_proto::{
     VERSION, WARM_BOOT_PATH, WARM_REPORT_PATH,
-    warm_boot::{WarmBootAnswer, WarmBootPlan, WarmBootReport, WarmBootRequest},
+    warm_boot::{ColdBootCause, WarmBootAnswer, WarmBootPlan, WarmBootReport, WarmBootRequest},
 };
 use meshd_types::BootSessionId;
 use std::{ffi::CString, fs::File, io, time::Duration};
@@ -57,13 +57,33 @@ pub(crate) async fn load(endpoint: &Endpoint, tree: &Tree) -> Result<(), String>
     let mut session = None;
     let loaded = timeout(LOAD_TIMEOUT, load_all(endpoint, tree, &mut session)).await;
     let minutes = LOAD_TIMEOUT.as_secs() / 60;
-    let loaded = loaded.unwrap_or_else(|_| Err(format!("it took more than {minutes} minutes")));
+    let loaded =
+        loaded.unwrap_or_else(|_| Err(format!("it took more than {minutes} minutes").into()));
     let Err(failure) = loaded else { return Ok(()) };
     unload(tree).await;
-    report(endpoint, session, Some(failure.clone()))
+    report(endpoint, session, Some(&failure))
         .await
         .unwrap_or_else(|error| tracing::warn!(error, "cannot report a failed warm boot"));
-    Err(failure)
+    Err(failure.reason)
+}
+
+/// Why a boot cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LoadFailure {
+    cause: ColdBootCause,
+    reason: String,
+}
+
+impl LoadFailure {
+    fn new(cause: ColdBootCause, reason: impl Into<String>) -> Self {
+        LoadFailure { cause, reason: reason.into() }
+    }
+}
+
+impl From<String> for LoadFailure {
+    fn from(reason: String) -> Self {
+        LoadFailure::new(ColdBootCause::Other, reason)
+    }
 }
 
 /// Unloads the kernel of a warm boot, also one that a thread is still loading.
@@ -90,7 +110,7 @@ async fn load_all(
     endpoint: &Endpoint,
     tree: &Tree,
     session: &mut Option<BootSessionId>,
-) -> Result<(), String> {
+) -> Result<(), LoadFailure> {
     check_devices(tree)?;
     check_kexec_program(tree)?;
     let plan = plan(endpoint).await?;
@@ -107,28 +127,32 @@ async fn load_all(
     load_kernel(&kernel, &initrd, &command_line).await?;
     append_overlay(endpoint, plan.session, &mut initrd).await?;
     load_kernel(&kernel, &initrd, &command_line).await?;
-    report(endpoint, Some(plan.session), None).await
+    Ok(report(endpoint, Some(plan.session), None).await?)
 }
 
 /// Refuses a node whose devices a guest may use: only a reset of the machine resets all of them.
-fn check_devices(tree: &Tree) -> Result<(), String> {
+fn check_devices(tree: &Tree) -> Result<(), LoadFailure> {
     let is_device = |name: &String| name.contains(':');
     match tree.list(VFIO_DRIVER).into_iter().find(is_device) {
-        Some(device) => Err(format!("device {device} is bound to vfio-pci")),
+        Some(device) => {
+            let reason = format!("device {device} is bound to vfio-pci");
+            Err(LoadFailure::new(ColdBootCause::VfioDevice, reason))
+        }
         None => Ok(()),
     }
 }
 
 /// Refuses a root on which systemd would reset the machine instead of starting the loaded kernel.
-fn check_kexec_program(tree: &Tree) -> Result<(), String> {
+fn check_kexec_program(tree: &Tree) -> Result<(), LoadFailure> {
     let exists = |path: &str| tree.path(path).exists();
     if exists(SYSTEMD) && !KEXEC_PROGRAMS.into_iter().any(exists) {
-        return Err("systemd needs kexec-tools, which the image does not have".to_owned());
+        let reason = "systemd needs kexec-tools, which the image does not have";
+        return Err(LoadFailure::new(ColdBootCause::NoKexecProgram, reason));
     }
     Ok(())
 }
 
-fn check_memory(plan: &WarmBootPlan, available_kib: u64) -> Result<(), String> {
+fn check_memory(plan: &WarmBootPlan, available_kib: u64) -> Result<(), LoadFailure> {
     let parts = plan.initrds.iter().chain([&plan.kernel]);
     let size = parts.fold(0u64, |sum, part| sum.saturating_add(part.size));
     let needed = size.saturating_mul(COPIES).saturating_add(FREE_MEMORY);
@@ -136,7 +160,9 @@ fn check_memory(plan: &WarmBootPlan, available_kib: u64) -> Result<(), String> {
     if needed <= available {
         return Ok(());
     }
-    Err(format!("{} MiB of memory are needed, {} MiB are free", needed >> 20, available >> 20))
+    let [needed, available] = [needed, available].map(|bytes| bytes >> 20);
+    let reason = format!("{needed} MiB of memory are needed, {available} MiB are free");
+    Err(LoadFailure::new(ColdBootCause::Memory, reason))
 }
 
 fn memory_file() -> Result<File, String> {
@@ -144,18 +170,20 @@ fn memory_file() -> Result<File, String> {
 }
 
 /// Requests the plan, and waits while the boot queue is full.
-async fn plan(endpoint: &Endpoint) -> Result<WarmBootPlan, String> {
+async fn plan(endpoint: &Endpoint) -> Result<WarmBootPlan, LoadFailure> {
     let deadline = Instant::now() + QUEUE_TIMEOUT;
     loop {
         let request = WarmBootRequest { version: VERSION };
         let answer = call::post(endpoint, WARM_BOOT_PATH, &request).await;
         match answer.map_err(|error| format!("cannot get the plan: {error}"))? {
             WarmBootAnswer::Plan(plan) => return Ok(plan),
-            WarmBootAnswer::Cold { reason } => return Err(reason),
+            // The central node has recorded its own cause.
+            WarmBootAnswer::Cold { reason } => return Err(reason.into()),
             WarmBootAnswer::Wait { seconds } => {
                 let retry = Instant::now() + Duration::from_secs(seconds.into());
                 if retry > deadline {
-                    return Err("the boot queue is full".to_owned());
+                    let reason = "the boot queue is full";
+                    return Err(LoadFailure::new(ColdBootCause::BootQueue, reason));
                 }
                 tracing::info!(seconds, "the boot queue is full; waiting");
                 sleep(retry - Instant::now()).await;
@@ -164,8 +192,14 @@ async fn plan(endpoint: &Endpoint) -> Result<WarmBootPlan, String> {
     }
 }
 
-async fn load_kernel(kernel: &File, initrd: &File, command_line: &CString) -> Result<(), String> {
-    let cannot = |error: &dyn std::fmt::Display| format!("cannot load the kernel: {error}");
+async fn load_kernel(
+    kernel: &File,
+    initrd: &File,
+    command_line: &CString,
+) -> Result<(), LoadFailure> {
+    let cannot = |error: &dyn std::fmt::Display| {
+        LoadFailure::new(ColdBootCause::KernelLoad, format!("cannot load the kernel: {error}"))
+    };
     let [kernel, initrd] = [kernel, initrd].map(File::try_clone);
     let (kernel, initrd) =
         (kernel.map_err(|error| cannot(&error))?, initrd.map_err(|error| cannot(&error))?);
@@ -182,9 +216,14 @@ async fn load_kernel(kernel: &File, initrd: &File, command_line: &CString) -> Re
 async fn report(
     endpoint: &Endpoint,
     session: Option<BootSessionId>,
-    failure: Option<String>,
+    failure: Option<&LoadFailure>,
 ) -> Result<(), String> {
-    let report = WarmBootReport { version: VERSION, session, failure };
+    let report = WarmBootReport {
+        version: VERSION,
+        session,
+        failure: failure.map(|failure| failure.reason.clone()),
+        cause: failure.map(|failure| failure.cause).unwrap_or_default(),
+    };
     let answer: Result<serde_json::Value, _> =
         call::post(endpoint, WARM_REPORT_PATH, &report).await;
     answer.map(drop).map_err(|error| format!("the central node did not take the report: {error}"))
@@ -205,7 +244,8 @@ mod tests {
         assert_eq!(check_devices(&fake.tree), Ok(()), "no device");
         fake.file("sys/bus/pci/drivers/vfio-pci/0000:01:00.0/vendor", "0x10de");
         let refusal = check_devices(&fake.tree).expect_err("a device");
-        assert_eq!(refusal, "device 0000:01:00.0 is bound to vfio-pci");
+        assert_eq!(refusal.reason, "device 0000:01:00.0 is bound to vfio-pci");
+        assert_eq!(refusal.cause, ColdBootCause::VfioDevice);
     }
 
     #[test]
@@ -213,7 +253,8 @@ mod tests {
         let fake = FakeMachine::new("", &[]);
         assert_eq!(check_kexec_program(&fake.tree), Ok(()), "OpenRC");
         fake.file("run/systemd/system/x", "");
-        assert!(check_kexec_program(&fake.tree).is_err_and(|why| why.contains("kexec-tools")));
+        let refusal = check_kexec_program(&fake.tree).expect_err("no program");
+        assert_eq!(refusal.cause, ColdBootCause::NoKexecProgram);
         fake.file("usr/sbin/kexec", "");
         assert_eq!(check_kexec_program(&fake.tree), Ok(()));
     }
@@ -230,7 +271,8 @@ mod tests {
         let needed_kib = 192 << 10;
         assert_eq!(check_memory(&plan, needed_kib), Ok(()));
         let refusal = check_memory(&plan, needed_kib - 1).expect_err("too little");
-        assert_eq!(refusal, "192 MiB of memory are needed, 191 MiB are free");
+        assert_eq!(refusal.reason, "192 MiB of memory are needed, 191 MiB are free");
+        assert_eq!(refusal.cause, ColdBootCause::Memory);
         let huge = WarmBootPlan { kernel: part(u64::MAX), ..plan };
         assert!(check_memory(&huge, u64::MAX / 2048).is_err());
     }

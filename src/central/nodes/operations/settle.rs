@@ -3,9 +3,10 @@
 
 use crate::links::withdraw_end;
 use meshd_model::{
-    fleet::Node,
-    operations::{NodeOperation, NodeOperationState, NodeOutcome, Operation},
+    fleet::{ColdBoot, Node, WarmReboot, WarmRebootResult},
+    operations::{NodeOperation, NodeOperationState, NodeOrder, NodeOutcome, Operation},
 };
+use meshd_proto::warm_boot::ColdBootCause;
 use meshd_store::{Model, Tx};
 use meshd_types::{BootSessionId, NodeId, OperationId, Timestamp};
 
@@ -56,12 +57,31 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) {
         let outcome = tx.node_operation(head.id, id).and_then(observe);
         if let Some(outcome) = outcome {
             let has_failed = matches!(outcome, NodeOutcome::Failed(_));
+            if head.order == NodeOrder::WarmReboot && outcome == NodeOutcome::Done {
+                record_warm_result(tx, head.id, id, now);
+            }
             tx.edit_node_operation(head.id, id, |record| record.finish(outcome, now));
             if has_failed {
                 retract_end(tx, id);
             }
         }
     }
+}
+
+/// Records how a node has rebooted, unless it has reported a boot through its firmware: an agent that
+/// restarted meanwhile reports nothing.
+fn record_warm_result(tx: &mut Tx<'_>, order: OperationId, id: NodeId, now: Timestamp) {
+    let Some(node) = tx.node(id).filter(|node| !node.has_warm_result(order)) else { return };
+    let warm = tx.before().begun_boot_of(node).filter(|boot| boot.warm.is_some());
+    let result = match warm {
+        Some(boot) => WarmRebootResult::Warm { session: boot.id },
+        None => WarmRebootResult::Cold(ColdBoot {
+            cause: ColdBootCause::NoReport,
+            reason: "its agent did not report why".to_owned(),
+        }),
+    };
+    let reboot = WarmReboot { operation: order, at: now, result };
+    tx.edit_node(id, |node| node.warm_reboot = Some(reboot));
 }
 
 /// The node runs on after an order that was to end its boot: a later end is not announced, and no

@@ -9,6 +9,7 @@
 //! | `stall_detection` | detects overdue stages |
 //! | `boot_loop` | repeated boots that never come online |
 //! | `boot_times` | where the time of a boot goes, and what to change |
+//! | `warm_reboot` | the last order to reboot without the firmware |
 
 pub mod boot_loop;
 pub mod boot_session;
@@ -17,3 +18,4 @@ pub mod dhcp_attempt;
 pub mod stage;
 pub mod stall;
 pub mod stall_detection;
+pub mod warm_reboot;

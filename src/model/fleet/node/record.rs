@@ -8,10 +8,11 @@ use super::{
     relay_port::RelayPort,
     unit_map::UnitMap,
 };
-use crate::fleet::Generation;
+use crate::fleet::{Generation, WarmReboot};
 use meshd_proto::{Check, Facts, Heartbeat};
 use meshd_types::{
-    Basis, BootSessionId, Digest, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars,
+    Basis, BootSessionId, Digest, MacAddr, NodeId, OperationId, ProfileName, SystemUuid, Timestamp,
+    Vars,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -147,6 +148,9 @@ pub struct Node {
     /// The node enrolled on a local segment, without a relay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_local: bool,
+    /// The last order to reboot without the firmware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_reboot: Option<WarmReboot>,
 }
 
 /// An override for one boot session, which may request its script several times.
@@ -229,6 +233,7 @@ impl Node {
             relay_port: None,
             reported_nics: BTreeSet::new(),
             is_local: false,
+            warm_reboot: None,
         };
         node.fingerprint.macs.insert(mac);
         if node.basis.is_weak() {
@@ -253,6 +258,11 @@ impl Node {
             return false;
         };
         order.used_by.replace(session).is_none()
+    }
+
+    /// Returns true if the record has the result of this order to reboot warm.
+    pub fn has_warm_result(&self, order: OperationId) -> bool {
+        self.warm_reboot.as_ref().is_some_and(|reboot| reboot.operation == order)
     }
 
     /// Returns a digest of the values that operators decide by: name, phase, conditions, profile,

@@ -144,7 +144,7 @@ fn former_address(fleet: Fleet<'_>, is_own_address: impl Fn(Ipv4Addr) -> bool) -
     former.map(|(node, address)| format!("{}: {address}", named_node(node))).collect()
 }
 
-fn named_node(node: &Node) -> String {
+pub(super) fn named_node(node: &Node) -> String {
     format!("{} ({})", node.name, node.id)
 }
 

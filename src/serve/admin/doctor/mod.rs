@@ -5,8 +5,10 @@
 //! | module | content |
 //! | --- | --- |
 //! | `machines` | findings about boots and nodes |
+//! | `warm_reboots` | nodes that boot through their firmware although a warm reboot was ordered |
 
 mod machines;
+mod warm_reboots;
 
 use crate::bind::{self, BindError};
 use meshd_api::Finding;
@@ -37,6 +39,8 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     findings.extend(segments.iter().flat_map(|segment| segment_findings(segment, now)));
     findings.extend(central.nodes.read(|fleet| machines::findings(fleet, is_own_address)));
     findings.push(central.nodes.read(machines::slow_boots));
+    let site = central.site();
+    findings.extend(central.nodes.read(|fleet| warm_reboots::findings(fleet, &site, now)));
     findings.extend(reload(&central.generations.last_reload()));
     findings.push(shared_blobs(&central.site()));
     if central.series.is_failing() {

@@ -1,11 +1,12 @@
-//! Finds nodes, VMs and tasks by a part of an ID, name, address, serial number or program.
+//! Finds nodes, VMs, containers and tasks by a part of an ID, name, address, serial number or program.
 
 use super::{
+    containers::container_texts,
     nodes,
     text::{Fit, Needle},
     work::{task_texts, vm_texts},
 };
-use meshd_api::{SearchHit, SearchView, TaskView, VmView};
+use meshd_api::{ContainerView, SearchHit, SearchView, TaskView, VmView};
 use meshd_model::fleet::Node;
 use std::borrow::Cow;
 
@@ -35,6 +36,15 @@ impl SearchRun {
     pub(crate) fn vm(&mut self, vm: &VmView) {
         let view = || (vm.uuid.to_string(), vm.name.to_string(), vm.state.as_str().to_owned());
         self.add("vm", vm_texts(vm), view);
+    }
+
+    pub(crate) fn container(&mut self, container: &ContainerView) {
+        let view = || {
+            let name = container.name.to_string();
+            let count = format!("{}/{} run", container.running, container.replicas.len());
+            (name.clone(), name, count)
+        };
+        self.add("container", container_texts(container), view);
     }
 
     pub(crate) fn task(&mut self, task: &TaskView) {

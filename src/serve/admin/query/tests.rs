@@ -3,6 +3,7 @@
 
 use super::{
     answer::{is_known, list, selected, tag},
+    containers::CONTAINERS,
     cursor::{Cursor, MAX_CURSOR},
     leases::LEASES,
     logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
@@ -292,6 +293,7 @@ fn selectable_fields_equal_schema_properties() {
         (NODES, fields("NodeView")),
         (VMS, fields("VmView")),
         (TASKS, fields("TaskView")),
+        (CONTAINERS, fields("ContainerView")),
         (EVENTS, fields("EventView")),
         (LEASES, fields("LeaseView")),
     ] {

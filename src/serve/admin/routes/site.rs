@@ -82,6 +82,7 @@ pub(crate) async fn status(
     let warnings = of(Status::Warn);
     let errors = of(Status::Fail);
     let site = central.site().name.clone();
+    let replicas = vms::containers::replica_count(&central);
     let pid = std::process::id();
     let ready = errors.is_empty();
     Json(StatusView {
@@ -94,6 +95,7 @@ pub(crate) async fn status(
         phases,
         attention,
         units,
+        replicas,
         conditions,
         warnings,
         errors,
@@ -113,7 +115,7 @@ pub(crate) async fn profiles(State(central): State<Shared>) -> Json<Vec<ProfileV
     Json(site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect())
 }
 
-/// `GET /v1/search`: finds nodes, VMs and tasks.
+/// `GET /v1/search`: finds nodes, VMs, containers and tasks.
 pub(crate) async fn search(State(central): State<Shared>, query: Parameters) -> Answer<SearchView> {
     let needle = query.needle()?.ok_or_else(|| {
         let hint = format!("write the search text, {MIN_TEXT} to {MAX_TEXT} characters");
@@ -122,6 +124,7 @@ pub(crate) async fn search(State(central): State<Shared>, query: Parameters) -> 
     let mut run = SearchRun::new(needle);
     central.nodes.read(|fleet| fleet.nodes().for_each(|records| run.node(records.node)));
     vms::all(&central).iter().for_each(|vm| run.vm(vm));
+    vms::containers::all(&central).iter().for_each(|container| run.container(container));
     tasks::all(&central).iter().for_each(|task| run.task(task));
     Ok(Json(run.finish()))
 }

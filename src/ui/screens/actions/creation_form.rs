@@ -1,9 +1,10 @@
-//! The frame of the forms that create an object.
+//! The frame of the forms that create an object, and their inputs.
 
 use super::{key_input, may_order};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
+    form::Fields,
     html::{self, Page},
 };
 use axum::{http::HeaderMap, response::Response};
@@ -53,5 +54,13 @@ impl CreationForm {
             *answer.status_mut() = error.status;
         }
         answer
+    }
+}
+
+/// Renders the input of one line, with the submitted value.
+pub(super) fn text_input(fields: &Fields, name: &str, label: &str, example: &str) -> Markup {
+    html! {
+        label for=(name) { (label) }
+        input id=(name) name=(name) value=(fields.text(name)) placeholder=(example) maxlength="500";
     }
 }

@@ -2,16 +2,17 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `blast_radius` | the VMs, tasks and disks that an order may cost |
+//! | `blast_radius` | the VMs, containers, tasks and disks that an order may cost |
 //! | `catalog` | the orders that apply to several nodes |
 //! | `confirmation` | preview and result of an order to several nodes |
-//! | `creation_form` | the frame of both forms that create an object |
+//! | `creation_form` | the frame of the forms that create an object, and their inputs |
 //! | `create_vm` | the form for a new VM |
 //! | `inputs` | inputs of the orders, and the requests that they become |
 //! | `machine` | the facts by which a person recognises a machine |
 //! | `menu` | the menu of a node |
 //! | `one_node` | orders that only one node takes |
 //! | `origin` | the page from which an order was given |
+//! | `run_container` | the form that runs a container |
 //! | `run_task` | the form that runs a task |
 
 mod blast_radius;
@@ -24,6 +25,7 @@ pub(super) mod machine;
 pub(super) mod menu;
 pub(super) mod one_node;
 pub(super) mod origin;
+pub(super) mod run_container;
 pub(super) mod run_task;
 
 use super::Answer;
@@ -117,7 +119,7 @@ pub(super) fn key_input(client: &ApiClient) -> Markup {
 /// Renders the checkbox that permits the loss of running work. Without it, meshd refuses an order
 /// that would end work.
 pub(super) fn force_box() -> Markup {
-    html! { label { input type="checkbox" name="force" value="1"; " Force: VMs and tasks of the node are lost" } }
+    html! { label { input type="checkbox" name="force" value="1"; " Force: VMs, containers and tasks of the node are lost" } }
 }
 
 pub(super) fn notes(fields: &Fields) -> OrderNotes {

@@ -1,6 +1,10 @@
 //! The form that runs a task, like `meshd task run` and `meshd node exec`.
 
-use super::{Answer, creation_form::CreationForm, node_choice, notes};
+use super::{
+    Answer,
+    creation_form::{CreationForm, text_input},
+    node_choice, notes,
+};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
@@ -11,7 +15,7 @@ use axum::{
     body::Body,
     http::{HeaderMap, Request, StatusCode},
 };
-use maud::{Markup, html};
+use maud::html;
 use meshd_api::{RunTask, TaskView, routes as api};
 use meshd_config::reader::parse_duration;
 use meshd_model::work::task::Launcher;
@@ -28,13 +32,6 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     form(&client, &headers, &Fields::default(), None).await
 }
 
-fn input(fields: &Fields, name: &str, label: &str, example: &str) -> Markup {
-    html! {
-        label for=(name) { (label) }
-        input id=(name) name=(name) value=(fields.text(name)) placeholder=(example) maxlength="500";
-    }
-}
-
 async fn form(
     client: &ApiClient,
     headers: &HeaderMap,
@@ -45,18 +42,18 @@ async fn form(
     let inputs = html! {
         label for="argv" { "Program and arguments, one on each line, without a shell" }
         textarea.code id="argv" name="argv" rows="5" spellcheck="false" required { (fields.text("argv")) }
-        (input(fields, "group", "Group of nodes, or empty for one node", "cfd"))
+        (text_input(fields, "group", "Group of nodes, or empty for one node", "cfd"))
         (nodes)
-        (input(fields, "nodes", "Number of nodes, or empty for all of the group", "4"))
-        (input(fields, "ranks_per_node", "Ranks per node, or empty for one", "1"))
+        (text_input(fields, "nodes", "Number of nodes, or empty for all of the group", "4"))
+        (text_input(fields, "ranks_per_node", "Ranks per node, or empty for one", "1"))
         label for="launcher" { "Launcher" }
         select id="launcher" name="launcher" {
             @for (value, text) in [("", "MPICH for several ranks"), ("mpich", "MPICH"), ("none", "none: the program reads MESHD_RANK")] {
                 option value=(value) selected[fields.text("launcher") == value] { (text) }
             }
         }
-        (input(fields, "user", "User ID from 1000 on, root (role admin), or empty for a user of this task alone", "1000"))
-        (input(fields, "timeout", "Time limit, or empty for none", "12h"))
+        (text_input(fields, "user", "User ID from 1000 on, root (role admin), or empty for a user of this task alone", "1000"))
+        (text_input(fields, "timeout", "Time limit, or empty for none", "12h"))
         label for="reason" { "Reason, for the audit log" }
         input id="reason" name="reason" maxlength="500" value=(fields.text("reason"));
     };

@@ -24,7 +24,7 @@ mod series;
 mod summary;
 mod timeline;
 
-use super::{Answer, actions, console::open_shell_form};
+use super::{Answer, actions, console::open_shell_form, work::containers::replicas::replica_table};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
@@ -182,31 +182,36 @@ async fn boot(
             @if let Some(times) = &times { (boot_times::plot(times)) }
         }
         @if may_order { p { a href=(format!("{PREFIX}/nodes/{}/log", view.id)) { "Kernel and system log" } } }
-        @if client.caller.role >= Role::Admin { (open_shell_form(&ConsoleTarget::Node(view.id.to_string()).page())) }
+        @if client.caller.role >= Role::Admin { (open_shell_form(&ConsoleTarget::Node(view.id.to_string()))) }
         section id="generations" { h2 { "Generations" } (generations::table(history, diff.as_ref()))
             @if may_order { p { a href=(format!("{PREFIX}/nodes/{}/overlay", view.id)) { "Files of its next overlay" } } }
         }
     })
 }
 
-/// Renders VMs, tasks and slots.
+/// Renders VMs, replicas of containers, tasks and slots.
 async fn work(client: &ApiClient, detail: &NodeDetail) -> Result<Markup, ApiError> {
     let id = detail.node.id;
     let vms = client.list(api::LIST_VMS.path([]).with("node", id).with("limit", 100)).await?.rows;
     let tasks = api::LIST_TASKS.path([]).with("node", id).with("sort", "-created_at");
     let tasks = client.list(tasks.with("limit", 10)).await?.rows;
+    let containers = client.get(api::LIST_CONTAINERS.path([]).with("node", id)).await?;
+    let replicas = containers.iter().flat_map(|container| &container.replicas);
+    let replicas: Vec<_> = replicas.filter(|replica| replica.node == Some(id)).collect();
     let mut slots = client.get(api::LIST_SLOTS.path([])).await?;
     slots.retain(|slot| slot.id.node == id);
     let names = client.node_names().await?;
     Ok(html! {
         div id="work" data-live {
-            @if vms.is_empty() && tasks.is_empty() && slots.is_empty() {
+            @if vms.is_empty() && replicas.is_empty() && tasks.is_empty() && slots.is_empty() {
                 p.quiet {
-                    "Nothing. " a href=(format!("{PREFIX}/vms/new")) { "Create a VM" } " or "
+                    "Nothing. " a href=(format!("{PREFIX}/vms/new")) { "Create a VM" } ", "
+                    a href=(format!("{PREFIX}/run-container")) { "run a container" } " or "
                     a href=(format!("{PREFIX}/tasks/new")) { "run a task" } "."
                 }
             }
             @if !vms.is_empty() { h2 { "VMs" } (super::work::vms::vm_table(&vms, &names)) }
+            @if !replicas.is_empty() { h2 { "Containers" } (replica_table(&replicas, &names, client.caller.role)) }
             @if !tasks.is_empty() { h2 { "Tasks" } (super::work::tasks::task_table(&tasks)) }
             @if !slots.is_empty() { h2 { "Slots" } (super::work::slots::slot_table(&slots, &names, actions::may_order(client))) }
         }

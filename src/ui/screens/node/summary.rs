@@ -6,7 +6,7 @@ use crate::{
     html::{self, code, display_text, duration, maybe, plain, time},
 };
 use maud::{Markup, html};
-use meshd_api::{BootView, GenerationView, NodeDetail};
+use meshd_api::{BootView, GenerationView, NodeDetail, WarmRebootView};
 use meshd_model::fleet::{ConditionKind, NextBootOverride, Severity, label_words};
 use meshd_proto::{Check, CheckStatus, Heartbeat};
 use meshd_trust::Role;
@@ -94,6 +94,7 @@ pub(super) fn facts(detail: &NodeDetail, history: &[GenerationView], role: Role)
         ),
         ("BMC", bmc),
         ("Last boot", node.boot.as_ref().map(last_boot).unwrap_or_default()),
+        ("Warm reboot", detail.warm_reboot.as_ref().map(warm_reboot).unwrap_or_default()),
         ("Up since", up_since.unwrap_or_default()),
         ("Link since", detail.link_since.map(time).unwrap_or_default()),
         ("Last seen", html::last_seen(node.phase, node.last_seen)),
@@ -141,6 +142,20 @@ fn last_boot(boot: &BootView) -> Markup {
         (time(boot.opened_at))
         @if let Some(stage) = boot.stage {
             span.quiet { ", reached " (stage.as_str()) @if let Some(took) = took { " after " (duration(took)) } }
+        }
+    }
+}
+
+/// Renders how the node carried out its last order to reboot without its firmware.
+fn warm_reboot(reboot: &WarmRebootView) -> Markup {
+    let operation = format!("{PREFIX}/operations/{}", reboot.operation);
+    html! {
+        @match &reboot.cold {
+            None => { (html::badge("good", "warm")) " " a href=(operation) { (time(reboot.at)) } }
+            Some(cold) => {
+                (html::badge("warn", "booted cold")) " " a href=(operation) { (time(reboot.at)) }
+                div.quiet { (display_text(&cold.reason)) " " (html::hint(&cold.remedy)) }
+            }
         }
     }
 }

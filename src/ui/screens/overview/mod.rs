@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `boots` | the boots in progress |
 //! | `doctor` | the findings of doctor |
-//! | `search` | the search over nodes, VMs and tasks |
+//! | `search` | the search over nodes, VMs, containers and tasks |
 //! | `troubles` | the list of the nodes that need an operator |
 //! | `wall` | one cell for each node, in groups |
 //! | `wall_node` | a node on the overview, and how it looks there |
@@ -30,7 +30,7 @@ use axum::{
 };
 use futures_util::future::join_all;
 use maud::{Markup, html};
-use meshd_api::{UnitCount, routes as api};
+use meshd_api::{ReplicaCount, UnitCount, routes as api};
 use meshd_model::fleet::{Phase, Severity};
 use wall::Grouping;
 use wall_node::{FIELDS, WallNode};
@@ -69,7 +69,7 @@ pub(crate) async fn page(
             (html::brief_findings(&status.warnings))
             @if is_fine { div.alert.good { "Machines can boot. No problems are known." } }
         }
-        section id="phases" data-live aria-label="Nodes by phase" { (counters(&nodes, status.units)) }
+        section id="phases" data-live aria-label="Nodes by phase" { (counters(&nodes, status.units, status.replicas)) }
         // A part of its own: the wall is large, and each stage of a boot changes this one.
         section id="boots" data-live aria-label="Boots" { @if is_wall { (boots::list(&nodes, &boots)) } }
         section id="rack" data-live aria-label="All nodes" {
@@ -90,10 +90,11 @@ pub(crate) async fn page(
         .answer(&headers))
 }
 
-/// Renders the number of nodes, of those in each phase, and of units. Each leads to its list. A
+/// Renders the number of nodes, of those in each phase, of units, and of replicas of containers if
+/// there are any. Each leads to its list. A
 /// phase that is no trouble names its nodes that need an operator all the same, such as an online
 /// node with an alarm.
-fn counters(nodes: &[WallNode], units: UnitCount) -> Markup {
+fn counters(nodes: &[WallNode], units: UnitCount, replicas: ReplicaCount) -> Markup {
     let in_phase = |phase| nodes.iter().filter(move |node| node.phase == phase);
     html! {
         div.counts {
@@ -108,6 +109,10 @@ fn counters(nodes: &[WallNode], units: UnitCount) -> Markup {
                 }
             }
             a.count href=(format!("{PREFIX}/slots")) { strong { (units.ready) "/" (units.total) } " units ready" }
+            @if replicas.total > 0 {
+                @let class = if replicas.running < replicas.total { "count warn" } else { "count" };
+                a class=(class) href=(format!("{PREFIX}/containers")) { strong { (replicas.running) "/" (replicas.total) } @if replicas.total == 1 { " replica runs" } @else { " replicas run" } }
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The search over nodes, VMs and tasks.
+//! The search over nodes, VMs, containers and tasks.
 
 use crate::{
     PREFIX,
@@ -27,11 +27,13 @@ pub(crate) async fn page(
     let row = |hit: &SearchHit| {
         let link = match hit.kind.as_str() {
             "node" => html::name_link(&hit.id, &hit.name),
-            "vm" => {
-                html! { a href=(format!("{PREFIX}/vms/{}", encoded(&hit.id))) { (display_text(&hit.name)) } }
-            }
-            _ => {
-                html! { a href=(format!("{PREFIX}/tasks/{}", encoded(&hit.id))) { (display_text(&hit.name)) } }
+            kind => {
+                let list = match kind {
+                    "vm" => "vms",
+                    "container" => "containers",
+                    _ => "tasks",
+                };
+                html! { a href=(format!("{PREFIX}/{list}/{}", encoded(&hit.id))) { (display_text(&hit.name)) } }
             }
         };
         vec![

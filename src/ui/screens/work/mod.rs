@@ -1,12 +1,14 @@
-//! Pages of VMs with their volumes, slots and tasks.
+//! Pages of VMs with their volumes, slots, containers and tasks.
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `containers` | containers: the list, the page of one container, its orders, logs of replicas |
 //! | `slots` | slots: the list, approval, cleanup |
 //! | `tasks` | tasks and their output |
 //! | `vms` | VMs: the list, the page of one VM, its orders |
-//! | `volumes` | volumes of VMs |
+//! | `volumes` | volumes of VMs, and images of containers |
 
+pub(super) mod containers;
 pub(super) mod slots;
 pub(super) mod tasks;
 pub(super) mod vms;

@@ -104,7 +104,7 @@ pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: Head
             p { a.button href=(format!("{PREFIX}/vms/{}/console", vm.uuid)) { "Open console" } }
         }
         @if client.caller.role >= Role::Admin {
-            (open_shell_form(&ConsoleTarget::Guest(vm.uuid.to_string()).page()))
+            (open_shell_form(&ConsoleTarget::Guest(vm.uuid.to_string())))
         }
     };
     Ok(Page { client: &client, title: vm.name.to_string(), nav_path: "/vms", content }

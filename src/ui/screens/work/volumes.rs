@@ -1,4 +1,4 @@
-//! Volumes of VMs.
+//! Volumes of VMs, and images of containers.
 
 use crate::{
     PREFIX,
@@ -22,7 +22,10 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let rows: Vec<_> = volumes.iter().map(|volume| row(volume, may_order)).collect();
     let content = html! {
         h1 { "Volumes" }
-        p.quiet { code { "meshd volume add FILE" } " on the central node adds a file." }
+        p.quiet {
+            code { "meshd volume add FILE" } " on the central node adds a file for VMs, "
+            code { "meshd image import NAME --container oci:DIR" } " the image of a container."
+        }
         (html::table(
             &["Name", "Kind", "Size", "Guest sees", "Digest", "Added", "Used by", "Order"],
             &rows,
@@ -36,7 +39,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 fn row(volume: &VolumeView, may_order: bool) -> Vec<Markup> {
     let users = html! {
         @for vm in &volume.vms { a href=(format!("{PREFIX}/vms/{}", encoded(vm.as_str()))) { (display_text(vm.as_str())) } " " }
-        @for container in &volume.containers { "container " (display_text(container.as_str())) " " }
+        @for container in &volume.containers { "container " a href=(format!("{PREFIX}/containers/{}", encoded(container.as_str()))) { (container) } " " }
     };
     let is_unused = volume.vms.is_empty() && volume.containers.is_empty();
     vec![

@@ -3,8 +3,10 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `containers` | a container from its form to its deletion |
 //! | `wall` | sites with up to 1,000 nodes: size, layout, keys |
 
+mod containers;
 mod wall;
 
 use crate::{
@@ -100,7 +102,7 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
 }
 
 /// Pages of a site with nodes and a VM, below `/ui`.
-const PAGES: [&str; 30] = [
+const PAGES: [&str; 32] = [
     "",
     "operations",
     "nodes",
@@ -117,6 +119,8 @@ const PAGES: [&str; 30] = [
     "nodes/gpu-1/overlay?path=%2Fetc%2Fhostname",
     "inbox",
     "vms",
+    "containers",
+    "run-container",
     "tasks",
     "slots",
     "volumes",

@@ -7,14 +7,16 @@ use crate::{
 use meshd_api::BulkTarget;
 use meshd_central::{AgentApiError, OverlayTransfer, TaskError, TaskRequest, TaskTarget};
 use meshd_model::{
-    fleet::{DhcpClient, Outcome, Phase, Stage, Verb},
+    fleet::{ColdBoot, DhcpClient, Outcome, Phase, Stage, Verb, WarmRebootResult},
     operations::{NodeOperation, NodeOperationState, NodeOrder},
     work::task::Launcher,
 };
 use meshd_proto::{
     ActionId, ActionOutcome, FromAgent, VERSION,
     task::TaskUser,
-    warm_boot::{WarmBootAnswer, WarmBootPlan, WarmBootReport, WarmBootRequest, WarmBootStep},
+    warm_boot::{
+        ColdBootCause, WarmBootAnswer, WarmBootPlan, WarmBootReport, WarmBootRequest, WarmBootStep,
+    },
 };
 use meshd_trust::{Peer, Role};
 use meshd_types::{BootSessionId, OperationId};
@@ -131,7 +133,9 @@ impl<'a> WarmNode<'a> {
         failure: Option<&str>,
     ) -> Result<(), AgentApiError> {
         let failure = failure.map(str::to_owned);
-        let report = WarmBootReport { version: VERSION, session, failure };
+        let cause =
+            if failure.is_some() { ColdBootCause::KernelLoad } else { ColdBootCause::default() };
+        let report = WarmBootReport { version: VERSION, session, failure, cause };
         let client = std::net::IpAddr::from(self.machine.address).into();
         self.machine.rig.central.boot.report_warm_boot(&self.peer, report, &client).await
     }
@@ -143,6 +147,14 @@ fn state(rig: &Rig, operation: OperationId, node: &WarmNode<'_>) -> NodeOperatio
         .store()
         .read(|model| model.node_operation(operation, id).map(|record| record.state))
         .expect("a record")
+}
+
+/// Why the node booted cold after its last warm order.
+fn cold_boot(rig: &Rig, node: &WarmNode<'_>) -> ColdBoot {
+    match rig.node(node.machine.id()).warm_reboot.expect("a result").result {
+        WarmRebootResult::Cold(cold) => cold,
+        warm @ WarmRebootResult::Warm { .. } => panic!("{warm:?}"),
+    }
 }
 
 #[tokio::test]
@@ -179,6 +191,8 @@ async fn warm_boot_comes_online_without_firmware_and_loader() {
     assert_eq!(state(&rig, sent.operation, &node), NodeOperationState::Done);
     let known = rig.node(node.machine.id());
     assert_eq!((known.phase, known.conditions.len()), (Phase::Online, 0), "{known:?}");
+    let result = known.warm_reboot.expect("a result").result;
+    assert_eq!(result, WarmRebootResult::Warm { session: plan.session });
     let boot = rig.central.store().read(|model| model.session(plan.session).cloned());
     let boot = boot.expect("a boot");
     assert_eq!(boot.outcome(), Outcome::Online);
@@ -206,6 +220,9 @@ async fn failed_warm_boot_is_followed_by_cold_ones_until_one_is_online() {
     assert!(reason.contains("did not come online"), "{reason}");
     let told = rig.events("node_action");
     assert!(told.iter().any(|event| event.detail.contains("lockdown")), "{told:?}");
+    let result = cold_boot(&rig, &node);
+    assert_eq!(result.cause, ColdBootCause::KernelLoad, "the first reason of an order counts");
+    assert!(result.reason.contains("lockdown"), "{result:?}");
 
     // The firmware of the cold boot opens its own session.
     node.machine.boot(Stage::Online).await;
@@ -293,4 +310,19 @@ async fn node_whose_profile_does_not_allow_it_boots_cold() {
     let answer = node.plan().await.expect("an answer");
     let WarmBootAnswer::Cold { reason } = answer else { panic!("{answer:?}") };
     assert_eq!(reason, "profile discovery has no warm = \"allow\"");
+    assert_eq!(cold_boot(&rig, &node), ColdBoot { cause: ColdBootCause::NotAllowed, reason });
+}
+
+#[tokio::test]
+async fn agent_that_restarts_before_its_warm_boot_leaves_a_cold_result() {
+    let world = World::prepared("auto");
+    allow_warm_boots(&world);
+    let rig = Rig::new(&world);
+    let mut node = WarmNode::online(&rig, 1).await;
+    let sent = node.order().await;
+    // It reboots through the firmware without a report.
+    node.machine.boot(Stage::Online).await;
+    rig.central.nodes.drive_operations().await;
+    assert_eq!(state(&rig, sent.operation, &node), NodeOperationState::Done);
+    assert_eq!(cold_boot(&rig, &node).cause, ColdBootCause::NoReport);
 }

@@ -29,8 +29,10 @@ pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     let detail = central.nodes.read(|fleet| {
         let records = fleet.node(id)?;
         let detail = NodeDetail::new(records.node, records.boot(), &central.site(), &link);
+        let boots = records.boots();
         let mut detail = detail.working(work(central, records));
-        detail = detail.deferred(records.boots().first().copied(), central.now());
+        detail = detail.deferred(boots.first().copied(), central.now());
+        detail = detail.with_warm_reboot(records.node, &boots);
         detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
         Some(detail)
     });

@@ -11,7 +11,10 @@ use axum::{
     Extension, Json,
     extract::{Path, State},
 };
-use meshd_api::{AcceptNic, DoctorView, Fence, NodeView, Rename, Replace, Replaced, routes as api};
+use meshd_api::{
+    AcceptNic, DoctorView, Fence, NodeView, Rename, Replace, Replaced, WarmRebootView,
+    routes as api,
+};
 use meshd_central::Shared;
 use meshd_config::Owner;
 use meshd_model::{fleet::AuditContext, operations::NodeOrder};
@@ -54,7 +57,12 @@ async fn doctor(
     context: AuditContext,
 ) -> Answer<DoctorView> {
     let report = central.links.node_doctor(id, &context).await?;
-    Ok(Json(DoctorView { node: id, report }))
+    let warm_reboot = central.nodes.read(|fleet| {
+        let records = fleet.node(id)?;
+        let reboot = records.node.warm_reboot.as_ref()?;
+        Some(WarmRebootView::new(reboot, records.boots())).filter(|view| view.cold.is_some())
+    });
+    Ok(Json(DoctorView { node: id, report, warm_reboot }))
 }
 
 async fn accept_nic(

@@ -5,6 +5,11 @@ use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::{Body, QueryOf},
+    query::{
+        answer,
+        containers::{CONTAINERS, ContainerFilter, container_key},
+        parameters::Parameters,
+    },
     routes::{
         Answer,
         nodes::shell::{ShellTarget, ShellUser, serve, shell_terminal},
@@ -15,16 +20,17 @@ use crate::admin::{
 use axum::{
     Extension, Json,
     extract::{Path, State, WebSocketUpgrade, ws::rejection::WebSocketUpgradeRejection},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use meshd_api::{ContainerView, RunContainer, routes as api};
+use meshd_api::{ContainerView, ReplicaCount, RunContainer, routes as api};
 use meshd_central::{ReplicaExecRequest, ReplicaSessionError, Shared};
 use meshd_model::{
     fleet::{AuditContext, Verb},
-    work::container::Container,
+    work::container::{Container, ContainerGoal, Replica, ReplicaPhase},
 };
 use meshd_proto::shell::TerminalName;
+use meshd_types::NodeId;
 use serde::Deserialize;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
@@ -58,10 +64,43 @@ fn view(central: &Shared, container: &Container) -> ContainerView {
     ContainerView::new(container, |node| central.links.is_linked(node))
 }
 
-async fn list(State(central): State<Shared>) -> Json<Vec<ContainerView>> {
+async fn list(
+    State(central): State<Shared>,
+    headers: HeaderMap,
+    query: Parameters,
+) -> Result<Response, Refused> {
+    let mut filter = ContainerFilter::read(&query)?;
+    let containers = || {
+        filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+        Ok(all(&central).into_iter().filter(|container| filter.takes(container)).collect())
+    };
+    answer::list(containers, container_key, &CONTAINERS, &query, &headers)
+}
+
+/// Returns all containers on record.
+pub(crate) fn all(central: &Shared) -> Vec<ContainerView> {
     // Links are read after the store is free.
     let all = central.containers.collect(Container::clone);
-    Json(all.iter().map(|container| view(&central, container)).collect())
+    all.iter().map(|container| view(central, container)).collect()
+}
+
+/// Returns the number of replicas that are to run, and of those that do.
+pub(crate) fn replica_count(central: &Shared) -> ReplicaCount {
+    let replicas_of = |container: &Container| {
+        if container.desired_state != ContainerGoal::Run {
+            return Vec::new();
+        }
+        let replica = |replica: &Replica| {
+            let phase = container.phase_of(replica, true);
+            (replica.node(), matches!(phase, ReplicaPhase::Running | ReplicaPhase::Healthy))
+        };
+        container.replicas.iter().map(replica).collect::<Vec<_>>()
+    };
+    let replicas = central.containers.collect(replicas_of).concat();
+    let runs = |(node, runs): &&(Option<NodeId>, bool)| {
+        *runs && node.is_some_and(|node| central.links.is_linked(node))
+    };
+    ReplicaCount { running: replicas.iter().filter(runs).count(), total: replicas.len() }
 }
 
 async fn show(State(central): State<Shared>, Path(name): Path<String>) -> Answer<ContainerView> {
