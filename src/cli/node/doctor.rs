@@ -1,6 +1,6 @@
 //! `meshd node doctor`: runs the readiness checks of a node and prints the results.
 
-use super::targets::{NodeSelection, Targets, bulk};
+use super::targets::{NodeSelection, SeveralNodes, Targets, bulk, partly_failed};
 use crate::cli::{
     Failure,
     client::AdminClient,
@@ -10,7 +10,7 @@ use crate::cli::{
     },
 };
 use clap::{Args, ValueEnum};
-use meshd_api::{DoctorView, NodeView, routes as api};
+use meshd_api::{DoctorView, routes as api};
 use meshd_proto::DoctorReport;
 use serde::Serialize;
 
@@ -90,13 +90,18 @@ async fn check_node(client: &AdminClient, node: &str, format: DoctorFormat) -> R
 /// Prints reports to standard output, and nodes without a report to standard error.
 async fn check_nodes(
     client: &AdminClient,
-    nodes: &[NodeView],
+    several: &SeveralNodes,
     format: DoctorFormat,
 ) -> Result<(), Failure> {
+    let nodes = &several.nodes;
+    let absent = several.report_absent();
+    if nodes.is_empty() && absent > 0 {
+        return Err(partly_failed(api::RUN_NODES_CHECKS.verb(), absent, absent));
+    }
     let done = bulk(client, nodes, &api::RUN_NODES_CHECKS, &()).await?;
     let mut views = Vec::new();
     let mut text = String::new();
-    let mut failing = 0;
+    let mut failing = absent;
     for result in done.results {
         let name =
             nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());
@@ -122,7 +127,8 @@ async fn check_nodes(
     match failing {
         0 => Ok(()),
         count => {
-            let message = format!("{count} of {} nodes fail a check or do not answer", nodes.len());
+            let message =
+                format!("{count} of {} nodes fail a check or do not answer", nodes.len() + absent);
             Err(Failure::new(message, "see the checks of each node above"))
         }
     }
