@@ -329,7 +329,8 @@ pub struct BmcRule {
     pub records_console: bool,
 }
 
-/// User of a BMC, and the file of the password.
+/// User of a BMC, and the file of the password: of `password_file`, or of the secret that
+/// `password_secret` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BmcLogin {
     pub user: String,
