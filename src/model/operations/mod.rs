@@ -3,6 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `drain_hooks` | what a drain means for other schedulers of the node |
+//! | `login_attempt` | logins of BMCs that were refused, or may have been |
 //! | `node_operation` | the record of one node, and its states |
 //! | `order` | what an order wants of a node |
 //! | `outcome` | the end of an order to one node |
@@ -13,6 +14,7 @@
 //! An order to one node is an operation with one node.
 
 mod drain_hooks;
+mod login_attempt;
 mod node_operation;
 mod order;
 mod outcome;
@@ -25,6 +27,7 @@ mod power_tests;
 mod tests;
 
 pub use drain_hooks::{drain_entry, has_drain_hooks, waiting_hooks};
+pub use login_attempt::{LOGIN_HOLD, LoginAttempt, LoginHeld, MAX_LOGIN_ATTEMPTS};
 pub use node_operation::{NodeOperation, NodeOperationState, StateCounts};
 pub use order::{DrainPolicy, NodeOrder};
 pub use outcome::NodeOutcome;

@@ -6,6 +6,7 @@
 //! | here | orders of the command line, to their effect |
 //! | `console_logs` | consoles of booting machines, in the logs of their boots |
 //! | `fenced` | a hung node whose power is cut, and its VM |
+//! | `logins` | logins over restarts and as secrets of the site |
 //! | `many` | 200 machines, from a list to their approval |
 //! | `reports` | sensors, event log and versions |
 //! | `stall_retries` | stalled boots that meshd retries by the BMC |
@@ -14,6 +15,7 @@
 
 mod console_logs;
 mod fenced;
+mod logins;
 mod many;
 mod reports;
 mod stall_retries;
