@@ -6,7 +6,7 @@ use crate::{
     reader::{Document, Located, Table, or},
     suggest,
 };
-use meshd_types::{BmcDriver, Digest, Hostlist, NodePattern, VarName, unhex};
+use meshd_types::{BmcDriver, Digest, Hostlist, NodePattern, PowerLadder, VarName, unhex};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
@@ -110,6 +110,7 @@ fn rule(document: &Document, table: &Table<'_>, secrets: &mut Secrets) -> Option
     // Suite 0 has no authentication.
     let cipher_suite = table.integer("cipher_suite", 1..=17_u8).map(|suite| suite.value);
     let console_log = table.bool("console_log").map(|is_on| is_on.value);
+    let ladder = table.parsed::<PowerLadder>("ladder").map(|ladder| ladder.value);
     let certificates = certificates(document, table);
     let ca_file = table.path("ca_file").map(|path| path.value);
     let driver = driver?;
@@ -136,6 +137,7 @@ fn rule(document: &Document, table: &Table<'_>, secrets: &mut Secrets) -> Option
         ("console_log", driver == BmcDriver::Ipmi),
         ("address", driver != BmcDriver::Wol),
         ("user", driver != BmcDriver::Wol),
+        ("ladder", driver != BmcDriver::Wol),
     ] {
         if table.has(key) && !is_used {
             table.fault(key, format!("driver {driver} does not use it"), "remove it");
@@ -152,6 +154,7 @@ fn rule(document: &Document, table: &Table<'_>, secrets: &mut Secrets) -> Option
         ca_file,
         cipher_suite,
         records_console: console_log.unwrap_or(true),
+        ladder: ladder.unwrap_or_default(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Tests of `[power]`: one BMC for several machines.
 
 use super::*;
+use meshd_types::PowerLadder;
 use std::time::Duration;
 
 fn rule(more: &str) -> String {
@@ -88,4 +89,19 @@ fn password_is_a_file_or_a_secret_of_the_site() {
         let text = site(keys, secrets).expect_err(keys).to_string();
         assert!(text.contains(fault) && text.contains("site.toml:"), "{fault}: {text}");
     }
+}
+
+#[test]
+fn ladder_is_that_of_the_rule() {
+    let ladder = |key: &str| {
+        let site = valid(with_section(&rule(&format!("address = \"{{name}}-bmc\"\n{key}"))));
+        site.power.rules[0].ladder
+    };
+    assert_eq!(ladder(""), PowerLadder::Standard);
+    assert_eq!(ladder("ladder = \"off-on\""), PowerLadder::OffOn);
+    let fault = one_fault(with_section(&rule("ladder = \"dell\"")), "no ladder").to_string();
+    assert!(fault.contains("use one of standard off-on"), "{fault}");
+    let wol = "[[power.bmc]]\ndriver = \"wol\"\nladder = \"off-on\"";
+    let fault = one_fault(with_section(wol), "it only powers on").to_string();
+    assert!(fault.contains("driver wol does not use it"), "{fault}");
 }

@@ -8,6 +8,7 @@
 //! | `order` | what an order wants of a node |
 //! | `outcome` | the end of an order to one node |
 //! | `power` | an order to the BMC of a machine, as a state machine |
+//! | `power_ladder` | the requests that such an order tries one after another |
 //! | `stall_retry` | the policy that retries stalled boots by BMCs |
 //!
 //! An operation is one head record, [`Operation`], and one [`NodeOperation`] for each of its nodes.
@@ -19,8 +20,11 @@ mod node_operation;
 mod order;
 mod outcome;
 mod power;
+mod power_ladder;
 mod stall_retry;
 
+#[cfg(test)]
+mod power_ladder_tests;
 #[cfg(test)]
 mod power_tests;
 #[cfg(test)]

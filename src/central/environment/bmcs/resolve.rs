@@ -10,7 +10,7 @@ use meshd_bmc::{
 use meshd_config::{BmcRule, Link, Site};
 use meshd_model::fleet::{ExpectedMachine, Node};
 use meshd_store::Model;
-use meshd_types::{BmcDriver, Hostlist, MacAddr, NodeId, NodePattern, matches_glob};
+use meshd_types::{BmcDriver, Hostlist, MacAddr, NodeId, NodePattern, PowerLadder, matches_glob};
 use std::{
     net::{IpAddr, Ipv4Addr},
     time::Duration,
@@ -87,6 +87,11 @@ pub(crate) struct ResolvedBmc {
 impl ResolvedBmc {
     pub(crate) fn title(&self) -> String {
         title(&self.machine.name, self.machine.node)
+    }
+
+    /// Returns the ladder of orders to the BMC.
+    pub(crate) fn ladder(&self) -> PowerLadder {
+        self.rule.as_ref().map(|rule| rule.ladder).unwrap_or_default()
     }
 
     /// Whether meshd records the serial console of the machine while it boots.

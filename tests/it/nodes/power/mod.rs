@@ -6,6 +6,7 @@
 //! | here | orders of the command line, to their effect |
 //! | `console_logs` | consoles of booting machines, in the logs of their boots |
 //! | `fenced` | a hung node whose power is cut, and its VM |
+//! | `ladders` | ladders that a rule names |
 //! | `logins` | logins over restarts and as secrets of the site |
 //! | `many` | 200 machines, from a list to their approval |
 //! | `reports` | sensors, event log and versions |
@@ -15,6 +16,7 @@
 
 mod console_logs;
 mod fenced;
+mod ladders;
 mod logins;
 mod many;
 mod reports;
