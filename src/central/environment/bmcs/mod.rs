@@ -18,7 +18,9 @@ mod resolve;
 pub(crate) use consoles::RecordedConsole;
 pub use error::BmcError;
 pub use passwords::password_faults;
-pub(crate) use resolve::{BmcOwner, NetworkKey, ResolvedBmc, resolve, shared_with};
+pub(crate) use resolve::{
+    BmcOwner, NetworkKey, ResolvedBmc, recorded_address, resolve, shared_with,
+};
 
 use crate::{environment::Environment, locks::Leaf};
 use consoles::ConsoleTable;

@@ -96,7 +96,8 @@ impl NodeOps {
         self.env.store.read(|model| {
             let node = model.node(id).map(|node| BmcOwner::of_node(model, node));
             let machine = || machine.and_then(|mac| model.expected_machine(mac));
-            let owner = node.or_else(|| machine().map(BmcOwner::of_machine));
+            let owner =
+                node.or_else(|| machine().map(|machine| BmcOwner::of_machine(model, machine)));
             let owner = owner.ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
             Ok(resolve(&site, &owner)?)
         })
@@ -155,7 +156,7 @@ impl NodeOps {
         let machine = self.bmcs.machine(id).filter(|_| is_machine);
         let machine = machine.and_then(|mac| tx.expected_machine(mac));
         if let Some(machine) = machine.filter(|machine| machine.node.is_none()).cloned() {
-            let ladder = self.ladder_of(&BmcOwner::of_machine(&machine));
+            let ladder = self.ladder_of(&BmcOwner::of_machine(tx.before(), &machine));
             return Ok(start_for_machine(tx, head, &machine, ladder, now));
         }
         let node = existing_node(tx, id)?;
