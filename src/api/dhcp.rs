@@ -61,4 +61,6 @@ pub struct LeaseView {
     pub name: Option<String>,
     /// UUID of the VM with this NIC.
     pub vm: Option<SystemUuid>,
+    /// The machine of a BMC, or what a BMC without a machine says of itself.
+    pub bmc: Option<String>,
 }

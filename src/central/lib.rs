@@ -51,8 +51,9 @@ pub mod vms;
 
 pub use admin::{ApiTokenError, KeyUse, MAX_ACTIVITIES, RunningOrder, Snapshot};
 pub use boot::{
-    DhcpChange, DhcpExchange, DhcpRecordUpdate, Fetched, LeaseChange, MachineNic, NicRecord,
-    OtherServer, OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth, ServiceHealth,
+    BmcClaim, DhcpChange, DhcpExchange, DhcpRecordUpdate, Fetched, FoundBmc, LeaseChange,
+    MachineNic, NicRecord, OtherServer, OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth,
+    ServiceHealth,
 };
 pub use containers::{
     ContainerError, MAX_SITE_CONTAINERS, ReplicaExecRequest, ReplicaSessionError,

@@ -67,9 +67,9 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     let known = enroll::Known { segments: &segments, profiles: names.as_deref() };
     let enroll = enroll::read(document, &root, known);
     let groups = groups::read(document, &root);
-    let power = power::read(document, &root);
+    let mut secrets = secrets::read(document, &root);
+    let power = power::read(document, &root, &mut secrets);
     let programs = programs::read(document, &root);
-    let secrets = secrets::read(document, &root);
     let (head, (http, agent)) = (head?, listeners?);
     let (default_profile, profiles) = profiles?;
     let (reservations, node_names) = reservations?;

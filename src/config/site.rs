@@ -3,7 +3,7 @@
 use super::{Group, MacPrefix, NamePattern, Profile, SecretSource, Vms};
 use meshd_types::{
     BmcDriver, DenyList, Digest, Hostlist, LabelKey, LabelValue, Link, MacAddr, NodeId, Owner,
-    ProfileName, ProgramName, RelayIdPattern, RuleName, Segment, SystemUuid, VarName,
+    PowerLadder, ProfileName, ProgramName, RelayIdPattern, RuleName, Segment, SystemUuid, VarName,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -327,9 +327,12 @@ pub struct BmcRule {
     pub cipher_suite: Option<u8>,
     /// Whether meshd records the serial console while a machine boots, if the driver has one.
     pub records_console: bool,
+    /// The requests of an order, one after another.
+    pub ladder: PowerLadder,
 }
 
-/// User of a BMC, and the file of the password.
+/// User of a BMC, and the file of the password: of `password_file`, or of the secret that
+/// `password_secret` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BmcLogin {
     pub user: String,

@@ -4,7 +4,7 @@ use crate::{
     config::DhcpMode,
     lease::PoolUse,
     nic_records::RelayPort,
-    packet::{ClientKind, Destination},
+    packet::{BmcClaim, ClientKind, Destination},
     warning::Warning,
 };
 use meshd_types::{ClientArch, MacAddr, SystemUuid, Timestamp};
@@ -91,6 +91,8 @@ pub struct ClientExchange {
     pub relay_port: Option<RelayPort>,
     /// A relay forwarded the request.
     pub is_relayed: bool,
+    /// What a BMC says of itself.
+    pub bmc: Option<BmcClaim>,
 }
 
 /// A lease. Leases are by MAC address, because firmware, iPXE and operating system send different

@@ -46,5 +46,7 @@ pub use nic_records::{
     Attachment, MachineNic, NicRecord, RecordChange, RecordChanges, RelayPort, ReservedNic,
     UsedAddress,
 };
-pub use packet::{ClientKind, ClientLink, ClientMessageType, Destination, Origin, VendorClass};
+pub use packet::{
+    BmcClaim, ClientKind, ClientLink, ClientMessageType, Destination, Origin, VendorClass,
+};
 pub use warning::{DropReason, Warning};

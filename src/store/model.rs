@@ -17,6 +17,7 @@ use crate::index::{
 use meshd_model::{
     bisections::Bisection,
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
+    operations::LoginAttempt,
 };
 use meshd_trust::{ApiToken, TokenRecord};
 use meshd_types::{BisectionId, BootSessionId, Digest, MacAddr, NodeId, ProfileName, Timestamp};
@@ -49,6 +50,7 @@ pub struct Model {
     pub(super) operations: Operations,
     pub(super) rollouts: Rollouts,
     pub(super) bisections: BTreeMap<BisectionId, Bisection>,
+    pub(super) bmc_logins: BTreeMap<Digest, LoginAttempt>,
     pub(super) expected: ExpectedMachines,
     /// Derived: the MAC alias table. A MAC belongs to one node, the first one. A removed node has
     /// none.
@@ -165,6 +167,11 @@ impl Model {
 
     pub fn lease(&self, address: Ipv4Addr) -> Option<&Lease> {
         self.leases.get(&address)
+    }
+
+    /// The tries of a login at a BMC, by the digest of its host and port.
+    pub fn login_attempt(&self, bmc: Digest) -> Option<&LoginAttempt> {
+        self.bmc_logins.get(&bmc)
     }
 
     /// The generations of a node.

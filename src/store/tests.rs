@@ -5,6 +5,7 @@ use meshd_model::fleet::{
     Actor, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease,
     Node, PhaseChange, Principal, Stage, StoredResponse, Verb,
 };
+use meshd_model::operations::{LoginAttempt, MAX_LOGIN_ATTEMPTS};
 use meshd_types::{Basis, BootSessionId, CorrelationId, Digest, Hint as _, MacAddr, Timestamp};
 
 fn mac(n: u16) -> MacAddr {
@@ -392,4 +393,36 @@ fn idempotency_keys_are_bounded_by_number_and_age() {
         ..record(model.idempotency_records[&key(0)].at)
     };
     assert_eq!(model.surplus_answers(), [(key(0), kept)], "that it was followed stays known");
+}
+
+#[tokio::test]
+async fn login_attempts_are_bounded_by_number_and_age() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+    let key = |number: usize| Digest::of(&number.to_be_bytes());
+    let attempt = |now| LoginAttempt::refused(Digest([1; 32]), now);
+    let put = async |from: usize, to: usize, now: Timestamp| {
+        let stored = store.commit(|tx| {
+            (from..to).for_each(|number| tx.put_login_attempt(key(number), attempt(now)));
+            Ok::<_, StoreError>(())
+        });
+        stored.await.unwrap();
+    };
+    let count = || store.read(|model| model.bmc_logins.len());
+    put(0, 1, at(1000)).await;
+    put(1, MAX_LOGIN_ATTEMPTS, at(1001)).await;
+    put(MAX_LOGIN_ATTEMPTS, MAX_LOGIN_ATTEMPTS + 1, at(1002)).await;
+    assert_eq!(count(), MAX_LOGIN_ATTEMPTS);
+    assert!(store.read(|model| model.login_attempt(key(0)).is_none()), "the oldest one goes");
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    let stored = store.read(|model| model.login_attempt(key(1)).cloned());
+    assert_eq!(stored, Some(attempt(at(1001))), "a restart keeps it");
+    let later = store.commit(|tx| {
+        tx.put_login_attempt(key(1), attempt(at(1602)));
+        Ok::<_, StoreError>(())
+    });
+    later.await.unwrap();
+    assert_eq!(store.read(|model| model.bmc_logins.len()), 1, "the hold of all others is over");
 }

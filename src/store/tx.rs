@@ -10,7 +10,7 @@ use crate::index::operations::MAX_REMOVED;
 use meshd_model::{
     bisections::Bisection,
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
-    operations::{NodeOperation, Operation, OperationStage},
+    operations::{LoginAttempt, MAX_LOGIN_ATTEMPTS, NodeOperation, Operation, OperationStage},
     rollouts::{Rollout, RolloutNode},
     work::task::Task,
 };
@@ -296,6 +296,33 @@ impl<'a> Tx<'a> {
                 self.staged.rollout_nodes.remove(record.into());
             }
             self.staged.rollouts.remove(id);
+        }
+    }
+
+    /// The tries of a login at a BMC, as staged or as they were.
+    pub fn login_attempt(&self, bmc: Digest) -> Option<&LoginAttempt> {
+        self.staged.bmc_logins.get(&bmc, || self.model.login_attempt(bmc))
+    }
+
+    /// Stores the tries of a login at a BMC. Removes those whose hold has ended, and the oldest
+    /// ones beyond [`MAX_LOGIN_ATTEMPTS`].
+    pub fn put_login_attempt(&mut self, bmc: Digest, attempt: LoginAttempt) {
+        let others = self.model.bmc_logins.iter().filter(|(other, _)| **other != bmc);
+        let (over, mut held): (Vec<_>, Vec<_>) =
+            others.partition(|(_, other)| other.is_over(attempt.at));
+        let surplus = (held.len() + 1).saturating_sub(MAX_LOGIN_ATTEMPTS);
+        if surplus > 0 {
+            held.sort_unstable_by_key(|(_, other)| other.at);
+        }
+        for (gone, _) in over.into_iter().chain(held.into_iter().take(surplus)) {
+            self.staged.bmc_logins.remove(*gone);
+        }
+        self.staged.bmc_logins.put(bmc, attempt);
+    }
+
+    pub fn remove_login_attempt(&mut self, bmc: Digest) {
+        if self.login_attempt(bmc).is_some() {
+            self.staged.bmc_logins.remove(bmc);
         }
     }
 

@@ -41,7 +41,7 @@ mod vars;
 
 pub use architecture::{Architecture, ArchitectureFacts, UefiFirmware};
 pub use digest::Digest;
-pub use hardware::bmc::{BmcDriver, BmcRequest, BootDevice, PowerAction, PowerState};
+pub use hardware::bmc::{BmcDriver, BmcRequest, BootDevice, PowerAction, PowerLadder, PowerState};
 pub use hardware::client_arch::ClientArch;
 pub use hardware::mac::MacAddr;
 pub use hardware::relay_id::{RelayIdPattern, relay_id_text};

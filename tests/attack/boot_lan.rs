@@ -128,6 +128,7 @@ async fn proxy_session_boots_only_from_address_of_its_dhcp_request() {
         discovered: true,
         relay_port: None,
         is_relayed: false,
+        bmc: None,
     };
     let own = std::mem::replace(&mut machine.address, STRANGER.parse().unwrap());
     // A stranger hears its DISCOVER, which has no address in it, then its REQUEST.

@@ -254,6 +254,7 @@ fn exchange_of(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpChange 
         discovered,
         relay_port: None,
         is_relayed: false,
+        bmc: None,
     })
 }
 

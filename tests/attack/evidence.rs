@@ -31,6 +31,7 @@ fn forged(number: u32) -> DhcpChange {
         discovered: true,
         relay_port: None,
         is_relayed: false,
+        bmc: None,
     })
 }
 

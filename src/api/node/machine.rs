@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct ImportMachines {
     /// The machines, each with `mac`, `name`, `address`, `profile`, `labels` (`key=value`, with
-    /// blanks between), `serial`, `bmc_driver`, `bmc_address`, and `line` for faults.
+    /// blanks between), `serial`, `bmc_driver`, `bmc_address`, `bmc_mac`, and `line` for faults.
     pub machines: Vec<MachineRow>,
     /// True if the machines are approved when they appear.
     #[serde(default)]

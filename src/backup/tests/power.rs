@@ -8,7 +8,7 @@ use meshd_model::{
     },
 };
 use meshd_store::StoreError;
-use meshd_types::{CorrelationId, OperationId, PowerAction, Timestamp};
+use meshd_types::{CorrelationId, OperationId, PowerAction, PowerLadder, Timestamp};
 
 #[tokio::test]
 async fn restored_order_to_a_bmc_sends_no_further_request() {
@@ -27,7 +27,7 @@ async fn restored_order_to_a_bmc_sends_no_further_request() {
     };
     let mut record = NodeOperation::pending(head.id, node.id, node.name);
     record.start(at);
-    record.power = Some(PowerProgress::new(at));
+    record.power = Some(PowerProgress::new(PowerLadder::Standard, at));
     let put = store.commit(|tx| {
         tx.put_operation(head.clone());
         tx.put_node_operation(record.clone());

@@ -1,7 +1,7 @@
 //! DHCP exchanges: leases are stored, boot sessions are opened and continued.
 
 use crate::{
-    boot::BootService,
+    boot::{BmcClaim, BootService, FoundBmc},
     environment::{
         alarms::{Alarm, raise_condition},
         records::condition_event,
@@ -37,6 +37,8 @@ pub struct DhcpExchange {
     /// The port of the machine according to the relay.
     pub relay_port: Option<RelayPort>,
     pub is_relayed: bool,
+    /// What a BMC says of itself.
+    pub bmc: Option<BmcClaim>,
 }
 
 /// A change of a stored lease. It applies only while the stored lease has the owner of `before` and
@@ -83,10 +85,23 @@ impl BootService {
         recorded.await?;
         failpoint::point("dhcp-committed");
         self.pin_leases(changes);
+        self.find_bmcs(changes, now);
         for node in ended {
             self.enrolment.capabilities.lock().void_node(node);
         }
         Ok(())
+    }
+
+    /// Remembers the BMCs that have leases.
+    fn find_bmcs(&self, changes: &[DhcpChange], seen_at: Timestamp) {
+        for change in changes {
+            if let DhcpChange::Exchange(exchange) = change
+                && let DhcpExchange { mac, bmc: Some(claim), lease: Some(lease), .. } = exchange
+            {
+                let claim = claim.clone();
+                self.find_bmc(FoundBmc { mac: *mac, address: lease.address, claim, seen_at });
+            }
+        }
     }
 
     /// Binds leased addresses to the machines that boot from them. Where another server leases

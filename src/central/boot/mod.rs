@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `dhcp` | leases are stored, boot sessions opened and continued |
 //! | `dhcp_records` | NICs, addresses in use and removed leases, as the DHCP engine learns them |
+//! | `found_bmcs` | BMCs that lease addresses, and belong to no machine yet |
 //! | `ipv6_boots` | machines whose firmware tried IPv6, until their DHCP exchange |
 //! | `segment_health` | health of DHCP on each segment, and of each boot service |
 //! | `claimed_address` | checks an address that a machine took by its own word |
@@ -21,6 +22,7 @@ mod claimed_address;
 mod dhcp;
 mod dhcp_records;
 mod fetched_stages;
+mod found_bmcs;
 mod ipv6_boots;
 mod overlay_delivery;
 mod queue_entry;
@@ -33,6 +35,7 @@ mod wire_identity;
 pub use dhcp::{DhcpChange, DhcpExchange, LeaseChange};
 pub use dhcp_records::{DhcpRecordUpdate, MachineNic, NicRecord};
 pub use fetched_stages::Fetched;
+pub use found_bmcs::{BmcClaim, FoundBmc};
 pub use overlay_delivery::{OverlayDenied, OverlayTransfer};
 pub use segment_health::{OtherServer, PoolUse, SegmentHealth, ServiceHealth};
 pub(super) use stalls::SCAN_INTERVAL;
@@ -46,6 +49,7 @@ use super::{
 };
 use boot_log::{LOG_LIMITS, LogBudget, LogWriter};
 use bytes::Bytes;
+use found_bmcs::FoundBmcs;
 use ipv6_boots::Ipv6Boots;
 use meshd_model::boot::BootQueue;
 use meshd_proto::log::LogSource;
@@ -72,6 +76,7 @@ pub struct BootService {
     queue: Leaf<BootQueue>,
     repeats: Leaf<Repeats>,
     ipv6_boots: Leaf<Ipv6Boots>,
+    found_bmcs: Leaf<FoundBmcs>,
     segments: Leaf<Vec<SegmentHealth>>,
     services: Leaf<Vec<ServiceReport>>,
     logs: Arc<ChunkLogs<BootSessionId, LogSource>>,
@@ -103,6 +108,7 @@ impl BootService {
             queue,
             repeats: Leaf::default(),
             ipv6_boots: Leaf::default(),
+            found_bmcs: Leaf::default(),
             segments: Leaf::default(),
             services: Leaf::default(),
             logs,

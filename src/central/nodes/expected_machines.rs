@@ -4,7 +4,7 @@ use super::{NodeOps, operations::BATCH};
 use crate::{
     enrolment::expected::adopt_expected,
     environment::{
-        bmcs::{BmcOwner, NetworkKey, resolve},
+        bmcs::{BmcOwner, NetworkKey, recorded_address, resolve},
         site_snapshot::SiteSnapshot,
     },
 };
@@ -205,6 +205,8 @@ struct Conflicts<'a> {
     /// The machines of the import: one may take over what another one gives up.
     imported: BTreeMap<MacAddr, &'a ExpectedMachine>,
     node_names: BTreeMap<&'a str, &'a Node>,
+    /// Machines on record by the MAC address of their BMC.
+    bmc_macs: BTreeMap<MacAddr, &'a ExpectedMachine>,
 }
 
 impl<'a> Conflicts<'a> {
@@ -212,7 +214,9 @@ impl<'a> Conflicts<'a> {
         let imported = machines.iter().map(|(_, machine)| (machine.mac, machine)).collect();
         let nodes = model.nodes().filter(|node| node.phase != Phase::Removed);
         let node_names = nodes.map(|node| (node.name.as_str(), node)).collect();
-        Conflicts { model, snapshot, machines, imported, node_names }
+        let expected = model.expected_machines();
+        let bmc_macs = expected.filter_map(|machine| Some((machine.bmc_mac?, machine))).collect();
+        Conflicts { model, snapshot, machines, imported, node_names, bmc_macs }
     }
 
     fn faults(&self) -> Vec<RowFault> {
@@ -242,6 +246,7 @@ impl<'a> Conflicts<'a> {
                 );
             };
             add("mac", self.mac(machine.mac));
+            add("bmc_mac", machine.bmc_mac.and_then(|mac| self.bmc_mac(machine.mac, mac)));
             add("name", machine.name.as_ref().and_then(|name| self.name(machine.mac, name)));
             add("address", machine.address.and_then(|address| self.address(machine.mac, address)));
             add("profile", machine.profile.as_ref().and_then(|profile| self.profile(profile)));
@@ -255,8 +260,9 @@ impl<'a> Conflicts<'a> {
     fn shared_bmcs(&self) -> Vec<RowFault> {
         let site = &self.snapshot.site;
         let bmc = |machine: &ExpectedMachine| {
-            let address = machine.bmc_address.clone()?;
-            let of_rule = || Some(resolve(site, &BmcOwner::of_machine(machine)).ok()?.driver);
+            let address = recorded_address(self.model, machine)?;
+            let owner = BmcOwner::of_machine(self.model, machine);
+            let of_rule = || Some(resolve(site, &owner).ok()?.driver);
             let driver = machine.bmc_driver.or_else(of_rule)?;
             // A program may switch several machines at one address: it has no key.
             Some((NetworkKey::parse(driver, &address)?, address))
@@ -283,6 +289,22 @@ impl<'a> Conflicts<'a> {
             }
         }
         faults
+    }
+
+    /// A BMC has one machine, and is no NIC of a machine.
+    fn bmc_mac(&self, machine: MacAddr, mac: MacAddr) -> Option<(String, String)> {
+        if let Some(fault) = self.mac(mac) {
+            return Some(fault);
+        }
+        let keeps = |other: &&ExpectedMachine| {
+            other.mac != machine && self.keeps(other, |after| after.bmc_mac)
+        };
+        let expected = self.bmc_macs.get(&mac).copied().filter(keeps);
+        let expected = expected.or_else(|| self.model.expected_machine(mac));
+        let node = || self.model.node_of_mac(mac).map(|node| node.name.clone());
+        let holder = expected.map(ExpectedMachine::title).or_else(node)?;
+        let message = format!("{mac} is a MAC address of {holder}");
+        Some((message, "write the MAC address of the machine's BMC".to_owned()))
     }
 
     fn mac(&self, mac: MacAddr) -> Option<(String, String)> {

@@ -2,7 +2,7 @@
 
 use super::{
     details::warm_result,
-    targets::{NodeSelection, Targets, bulk},
+    targets::{NodeSelection, SeveralNodes, Targets, bulk, partly_failed},
 };
 use crate::cli::{
     Failure,
@@ -104,13 +104,18 @@ fn cold_boot(reboot: &WarmRebootView, now: Timestamp) -> String {
 /// Prints reports to standard output, and nodes without a report to standard error.
 async fn check_nodes(
     client: &AdminClient,
-    nodes: &[NodeView],
+    several: &SeveralNodes,
     format: DoctorFormat,
 ) -> Result<(), Failure> {
+    let nodes = &several.nodes;
+    let absent = several.report_absent();
+    if nodes.is_empty() && absent > 0 {
+        return Err(partly_failed(api::RUN_NODES_CHECKS.verb(), absent, absent));
+    }
     let done = bulk(client, nodes, &api::RUN_NODES_CHECKS, &()).await?;
     let mut views = Vec::new();
     let mut text = String::new();
-    let mut failing = 0;
+    let mut failing = absent;
     for result in done.results {
         let name =
             nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());
@@ -136,7 +141,8 @@ async fn check_nodes(
     match failing {
         0 => Ok(()),
         count => {
-            let message = format!("{count} of {} nodes fail a check or do not answer", nodes.len());
+            let message =
+                format!("{count} of {} nodes fail a check or do not answer", nodes.len() + absent);
             Err(Failure::new(message, "see the checks of each node above"))
         }
     }

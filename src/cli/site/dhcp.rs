@@ -72,6 +72,7 @@ fn rows(leases: &[LeaseView]) -> String {
         let holder = match (&lease.name, lease.node, lease.vm) {
             (Some(name), Some(node), _) => format!("{name} ({node})"),
             (_, _, Some(vm)) => format!("VM {vm}"),
+            _ if lease.bmc.is_some() => lease.bmc.clone().unwrap_or_default(),
             _ => String::new(),
         };
         [

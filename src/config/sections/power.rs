@@ -1,10 +1,12 @@
 //! `[power]`: limits of requests to BMCs, and the rules that give machines a BMC and its user.
 
+use super::secrets::SecretSource;
 use crate::{
     BmcCommand, BmcLogin, BmcRule, Power, StallRetryPolicy,
     reader::{Document, Located, Table, or},
+    suggest,
 };
-use meshd_types::{BmcDriver, Digest, Hostlist, NodePattern, unhex};
+use meshd_types::{BmcDriver, Digest, Hostlist, NodePattern, PowerLadder, VarName, unhex};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
@@ -25,8 +27,12 @@ const STALL_RETRY_INTERVAL: RangeInclusive<Duration> =
 /// Parts of an address that each machine replaces.
 const PLACEHOLDERS: [&str; 3] = ["{name}", "{id}", "{mac}"];
 
-/// Reads `[power]` with its rules. Password files are not opened.
-pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Power> {
+/// The secrets of the site.
+type Secrets = BTreeMap<VarName, SecretSource>;
+
+/// Reads `[power]` with its rules. Password files are not opened. A secret that is a password is
+/// for no overlay, unless its entry names overlays.
+pub(crate) fn read(document: &Document, root: &Table<'_>, secrets: &mut Secrets) -> Option<Power> {
     let default = Power::default();
     let Some(power) = root.table("power") else { return (!root.has("power")).then_some(default) };
     let requests = power.integer("max_requests", MAX_REQUESTS);
@@ -40,7 +46,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Power> {
     if !power.is_within("bmc", MAX_RULES, tables.len(), "rules") {
         return None;
     }
-    let rules: Vec<_> = tables.iter().map(|table| rule(document, table)).collect();
+    let rules: Vec<_> = tables.iter().map(|table| rule(document, table, secrets)).collect();
     refuse_shared_bmcs(&tables, &rules);
     Some(Power {
         max_requests: max_requests?,
@@ -88,7 +94,7 @@ fn refuse_shared_bmcs(tables: &[Table<'_>], rules: &[Option<BmcRule>]) {
     }
 }
 
-fn rule(document: &Document, table: &Table<'_>) -> Option<BmcRule> {
+fn rule(document: &Document, table: &Table<'_>, secrets: &mut Secrets) -> Option<BmcRule> {
     let nodes = table.list::<Hostlist>("nodes").into_iter().map(|names| names.value).collect();
     if table.has("nodes") && table.strings("nodes").is_empty() {
         table.fault("nodes", "is empty, so no machine matches", "list names, or remove the key");
@@ -97,25 +103,14 @@ fn rule(document: &Document, table: &Table<'_>) -> Option<BmcRule> {
     let hint = "write driver = \"redfish\", \"ipmi\", \"wol\" or \"command\"";
     let driver = table.required("driver", driver, hint).map(|driver| driver.value);
     let address = table.word("address").and_then(|text| address(document, text));
-    let user = table.word("user").and_then(|text| plain_text(document, text));
-    let password_file = table.path("password_file").map(|path| path.value);
-    let login = match (user, password_file) {
-        (Some(user), Some(password_file)) => Some(BmcLogin { user, password_file }),
-        _ => {
-            for (key, other) in [("user", "password_file"), ("password_file", "user")] {
-                if table.has(key) && !table.has(other) {
-                    table.fault(other, "is required", format!("`{key}` goes with `{other}`"));
-                }
-            }
-            None
-        }
-    };
+    let login = login(document, table, secrets);
     let program = table.path("program").map(|path| path.value);
     let args: Vec<String> = table.strings("args").into_iter().map(|arg| arg.value).collect();
     table.is_within("args", MAX_ARGS, args.len(), "arguments");
     // Suite 0 has no authentication.
     let cipher_suite = table.integer("cipher_suite", 1..=17_u8).map(|suite| suite.value);
     let console_log = table.bool("console_log").map(|is_on| is_on.value);
+    let ladder = table.parsed::<PowerLadder>("ladder").map(|ladder| ladder.value);
     let certificates = certificates(document, table);
     let ca_file = table.path("ca_file").map(|path| path.value);
     let driver = driver?;
@@ -142,6 +137,7 @@ fn rule(document: &Document, table: &Table<'_>) -> Option<BmcRule> {
         ("console_log", driver == BmcDriver::Ipmi),
         ("address", driver != BmcDriver::Wol),
         ("user", driver != BmcDriver::Wol),
+        ("ladder", driver != BmcDriver::Wol),
     ] {
         if table.has(key) && !is_used {
             table.fault(key, format!("driver {driver} does not use it"), "remove it");
@@ -158,7 +154,40 @@ fn rule(document: &Document, table: &Table<'_>) -> Option<BmcRule> {
         ca_file,
         cipher_suite,
         records_console: console_log.unwrap_or(true),
+        ladder: ladder.unwrap_or_default(),
     })
+}
+
+/// Reads user and password: `password_file` or `password_secret`.
+fn login(document: &Document, table: &Table<'_>, secrets: &mut Secrets) -> Option<BmcLogin> {
+    const PASSWORDS: [&str; 2] = ["password_file", "password_secret"];
+    let user = table.word("user").and_then(|text| plain_text(document, text));
+    let file = table.path(PASSWORDS[0]).map(|path| path.value);
+    let name = table.parsed::<VarName>(PASSWORDS[1]);
+    let has_password = PASSWORDS.iter().any(|key| table.has(key));
+    if PASSWORDS.iter().all(|key| table.has(key)) {
+        let message = "the rule has `password_file`, too";
+        table.fault(PASSWORDS[1], message, "keep one of the two");
+    }
+    if table.has("user") && !has_password {
+        let hint = "`user` goes with `password_file`, or with `password_secret` of [secrets]";
+        table.fault(PASSWORDS[0], "is required", hint);
+    }
+    if has_password && !table.has("user") {
+        table.fault("user", "is required", "write the user of the password");
+    }
+    let of_secret = name.and_then(|name| match secrets.get_mut(&name.value) {
+        Some(secret) => {
+            secret.overlays.get_or_insert_default();
+            Some(secret.file.clone())
+        }
+        None => {
+            let hint = suggest(name.as_str(), secrets.keys().map(VarName::as_str));
+            document.fault(&name, format!("[secrets] has no `{}`", name.value), hint);
+            None
+        }
+    });
+    Some(BmcLogin { user: user?, password_file: file.or(of_secret)? })
 }
 
 /// Reads fingerprints: SHA-256, hexadecimal, with or without colons.

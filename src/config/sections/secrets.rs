@@ -1,4 +1,5 @@
-//! `[secrets]`: the file of each secret, and the overlays that may use it. The site never contains
+//! `[secrets]`: the file of each secret, and the overlays that may use it. A rule of BMCs may use
+//! one as password. The site never contains
 //! the values.
 
 use crate::reader::{Document, Table};
@@ -14,7 +15,8 @@ const MAX_SECRETS: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretSource {
     pub file: PathBuf,
-    /// The overlays that may use the secret; `None` permits all.
+    /// The overlays that may use the secret; `None` permits all. None may use a password of BMCs
+    /// that names no overlays.
     pub overlays: Option<BTreeSet<OverlayName>>,
 }
 
@@ -26,7 +28,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, S
         root.fault(
             "secrets",
             format!("more than {MAX_SECRETS} secrets"),
-            "remove those that no overlay uses",
+            "remove those that nothing uses",
         );
     }
     for entry in entries {

@@ -1,6 +1,7 @@
 //! Tests of `[power]`: one BMC for several machines.
 
 use super::*;
+use meshd_types::PowerLadder;
 use std::time::Duration;
 
 fn rule(more: &str) -> String {
@@ -60,4 +61,47 @@ fn retries_of_stalled_boots_need_count_and_interval() {
     {
         let _ = one_fault(read(&wrong), &wrong);
     }
+}
+
+#[test]
+fn password_is_a_file_or_a_secret_of_the_site() {
+    let site = |keys: &str, secrets: &str| {
+        let rule = "[[power.bmc]]\ndriver = \"ipmi\"\naddress = \"{name}-bmc\"\n";
+        with_section(&format!("[secrets]\n{secrets}\n{rule}{keys}\n"))
+    };
+    let one = "bmc_login = { file = \"/s\" }";
+    let secret = "user = \"u\"\npassword_secret = \"bmc_login\"";
+    let valid_site = valid(site(secret, one));
+    let login = valid_site.power.rules[0].login.clone().unwrap();
+    assert_eq!(login, BmcLogin { user: "u".to_owned(), password_file: "/s".into() });
+    let overlays = |site: &Site| site.secrets.values().next().unwrap().overlays.clone();
+    assert_eq!(overlays(&valid_site), Some(BTreeSet::new()), "no overlay may use the password");
+    let named = "bmc_login = { file = \"/s\", overlays = [\"bmc-setup\"] }";
+    assert_eq!(overlays(&valid(site(secret, named))).unwrap().len(), 1);
+    for (keys, secrets, fault) in [
+        (secret, "bmc_logn = { file = \"/s\" }", "password_secret: [secrets] has no `bmc_login`"),
+        (secret, "bmc_logn = { file = \"/s\" }", "did you mean `bmc_logn`?"),
+        (&format!("{secret}\npassword_file = \"/p\""), one, "the rule has `password_file`, too"),
+        ("user = \"u\"", one, "password_file: is required"),
+        ("password_secret = \"bmc_login\"", one, "user: is required"),
+        ("user = \"u\"\npassword_secret = \"A b\"", one, "password_secret"),
+    ] {
+        let text = site(keys, secrets).expect_err(keys).to_string();
+        assert!(text.contains(fault) && text.contains("site.toml:"), "{fault}: {text}");
+    }
+}
+
+#[test]
+fn ladder_is_that_of_the_rule() {
+    let ladder = |key: &str| {
+        let site = valid(with_section(&rule(&format!("address = \"{{name}}-bmc\"\n{key}"))));
+        site.power.rules[0].ladder
+    };
+    assert_eq!(ladder(""), PowerLadder::Standard);
+    assert_eq!(ladder("ladder = \"off-on\""), PowerLadder::OffOn);
+    let fault = one_fault(with_section(&rule("ladder = \"dell\"")), "no ladder").to_string();
+    assert!(fault.contains("use one of standard off-on"), "{fault}");
+    let wol = "[[power.bmc]]\ndriver = \"wol\"\nladder = \"off-on\"";
+    let fault = one_fault(with_section(wol), "it only powers on").to_string();
+    assert!(fault.contains("driver wol does not use it"), "{fault}");
 }

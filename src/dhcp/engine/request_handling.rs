@@ -282,6 +282,7 @@ impl RequestContext<'_> {
             discovered,
             relay_port,
             is_relayed,
+            bmc: self.request.bmc.clone(),
         }))
     }
 

@@ -88,7 +88,7 @@ fn number(word: &[u8]) -> Option<u16> {
 }
 
 /// Removes the NULs behind a text that its sender keeps as a C string.
-fn trim(text: &[u8]) -> &[u8] {
+pub(super) fn trim(text: &[u8]) -> &[u8] {
     let end = text.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     text.get(..end).unwrap_or_default()
 }

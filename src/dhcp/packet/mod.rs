@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `bmc_class` | management controllers, by option 60 |
 //! | `client_class` | firmware or iPXE, by options 60 and 77 |
 //! | `options` | raw options of a packet |
 //! | `option_list` | the options of a reply, in their order |
@@ -14,6 +15,7 @@
 //! | `other_server_probe` | packets that make other DHCP servers answer |
 //! | `udp_frame` | builds an Ethernet frame for a client without an address |
 
+mod bmc_class;
 mod udp_frame;
 mod server_message;
 mod client_class;
@@ -26,6 +28,7 @@ mod reply;
 mod request;
 mod reply_destination;
 
+pub use bmc_class::BmcClaim;
 pub use client_class::{ClientKind, VendorClass};
 pub use link::ClientLink;
 pub(crate) use options::Options;

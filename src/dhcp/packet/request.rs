@@ -4,6 +4,7 @@
 //! and asserts lengths. Here a malformed option is ignored.
 
 use super::{
+    bmc_class::{BmcClaim, bmc_claim},
     client_class::{ClientKind, VendorClass, arch, client_kind, vendor},
     link::{ClientLink, infiniband_address},
     options::{HEADER, Options},
@@ -60,6 +61,8 @@ pub struct ClientMessage {
     pub vendor: Option<VendorClass>,
     /// Firmware, iPXE or operating system.
     pub client: ClientKind,
+    /// What a BMC says of itself.
+    pub bmc: Option<BmcClaim>,
     /// The architecture that determines the boot file: option 93, or the value in the text of
     /// option 60. `None` if firmware names none: it gets no loader rather than a wrong one.
     pub arch: Option<ClientArch>,
@@ -109,6 +112,7 @@ impl ClientMessage {
             server: options.address(OptionCode::ServerIdentifier),
             vendor,
             client: client_kind(&options, vendor),
+            bmc: bmc_claim(&options),
             arch: arch(&options, vendor),
             // Quirk::NoUuid, Quirk::OddUuid: the MAC address identifies the machine.
             uuid: options

@@ -3,28 +3,35 @@
 //! | module | content |
 //! | --- | --- |
 //! | `drain_hooks` | what a drain means for other schedulers of the node |
+//! | `login_attempt` | logins of BMCs that were refused, or may have been |
 //! | `node_operation` | the record of one node, and its states |
 //! | `order` | what an order wants of a node |
 //! | `outcome` | the end of an order to one node |
 //! | `power` | an order to the BMC of a machine, as a state machine |
+//! | `power_ladder` | the requests that such an order tries one after another |
 //! | `stall_retry` | the policy that retries stalled boots by BMCs |
 //!
 //! An operation is one head record, [`Operation`], and one [`NodeOperation`] for each of its nodes.
 //! An order to one node is an operation with one node.
 
 mod drain_hooks;
+mod login_attempt;
 mod node_operation;
 mod order;
 mod outcome;
 mod power;
+mod power_ladder;
 mod stall_retry;
 
+#[cfg(test)]
+mod power_ladder_tests;
 #[cfg(test)]
 mod power_tests;
 #[cfg(test)]
 mod tests;
 
 pub use drain_hooks::{drain_entry, has_drain_hooks, waiting_hooks};
+pub use login_attempt::{LOGIN_HOLD, LoginAttempt, LoginHeld, MAX_LOGIN_ATTEMPTS};
 pub use node_operation::{NodeOperation, NodeOperationState, StateCounts};
 pub use order::{DrainPolicy, NodeOrder};
 pub use outcome::NodeOutcome;

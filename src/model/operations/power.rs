@@ -5,9 +5,13 @@
 //! or the end of its link. The answer of a BMC alone proves nothing. Without the effect, the next
 //! rung follows, and after the last one a person.
 
-use super::{NodeOrder, outcome::NodeOutcome};
+use super::{
+    NodeOrder,
+    outcome::NodeOutcome,
+    power_ladder::{Rung, ladder},
+};
 use meshd_types::{
-    BmcRequest, BootDevice, BootSessionId, MacAddr, PowerAction, PowerState, Timestamp,
+    BmcRequest, BootSessionId, MacAddr, PowerAction, PowerLadder, PowerState, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -20,10 +24,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const POLL_EARLY: Duration = Duration::from_secs(2);
 const POLL_LATE: Duration = Duration::from_secs(10);
 const POLLS_EARLY_FOR: Duration = Duration::from_secs(60);
-/// Time that a machine needs to shut its operating system down.
-const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(90);
-/// Time that a BMC needs to switch a machine off.
-const OFF_WITHIN: Duration = Duration::from_secs(30);
 /// Time after which the BMC's own report counts against an order that the BMC accepted.
 const REPORT_AFTER: Duration = Duration::from_secs(20);
 /// Silence that proves that a machine is off if its BMC reports no state.
@@ -77,83 +77,12 @@ pub enum PowerStep {
     End(NodeOutcome),
 }
 
-/// A rung of the ladder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rung {
-    On,
-    ShutDown,
-    Off,
-    Cycle,
-    Reset,
-    /// A cold cycle with the network as boot device.
-    NetworkBoot,
-    /// A request without an effect that meshd can see.
-    Plain(BmcRequest),
-}
-
-impl Rung {
-    /// Returns the requests of the rung, in order. A machine that is off cannot be reset.
-    fn requests(self, reported: Option<PowerState>) -> Vec<BmcRequest> {
-        let is_off = reported == Some(PowerState::Off);
-        let start = if is_off { BmcRequest::On } else { BmcRequest::Cycle };
-        match self {
-            Rung::On => vec![BmcRequest::On],
-            Rung::ShutDown | Rung::Off if is_off => Vec::new(),
-            Rung::ShutDown => vec![BmcRequest::ShutDown],
-            Rung::Off => vec![BmcRequest::Off],
-            Rung::Reset if !is_off => vec![BmcRequest::Reset],
-            Rung::Cycle | Rung::Reset => vec![start],
-            Rung::NetworkBoot => vec![BmcRequest::BootDevice(BootDevice::Pxe), start],
-            Rung::Plain(request) => vec![request],
-        }
-    }
-
-    fn patience(self, appear_within: Duration) -> Duration {
-        match self {
-            Rung::ShutDown => SHUT_DOWN_WITHIN,
-            Rung::Off => OFF_WITHIN,
-            _ => appear_within,
-        }
-    }
-
-    fn words(self) -> &'static str {
-        match self {
-            Rung::On => "power on",
-            Rung::ShutDown => "shutdown",
-            Rung::Off => "power off",
-            Rung::Cycle => "power cycle",
-            Rung::Reset => "reset",
-            Rung::NetworkBoot => "power cycle with network boot",
-            Rung::Plain(request) => request.as_str(),
-        }
-    }
-}
-
-/// The ladder of an order; empty for an order that needs no BMC.
-fn ladder(order: &NodeOrder) -> Vec<Rung> {
-    match order {
-        NodeOrder::Power { action: PowerAction::On, .. } => {
-            vec![Rung::On, Rung::On, Rung::NetworkBoot]
-        }
-        NodeOrder::Power { action: PowerAction::Off, now: false } => {
-            vec![Rung::ShutDown, Rung::Off, Rung::Off]
-        }
-        NodeOrder::Power { action: PowerAction::Off, now: true } => vec![Rung::Off, Rung::Off],
-        NodeOrder::Power { action: PowerAction::Cycle, .. } => {
-            vec![Rung::Cycle, Rung::Cycle, Rung::NetworkBoot]
-        }
-        NodeOrder::Power { action: PowerAction::Reset, .. } => {
-            vec![Rung::Reset, Rung::Cycle, Rung::NetworkBoot]
-        }
-        NodeOrder::BootDevice { device } => vec![Rung::Plain(BmcRequest::BootDevice(*device))],
-        NodeOrder::Identify { on } => vec![Rung::Plain(BmcRequest::Identify(*on))],
-        _ => Vec::new(),
-    }
-}
-
 /// The progress of an order to a BMC; part of the record of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerProgress {
+    /// The ladder; that of the rule of the BMC when the order started.
+    #[serde(default, skip_serializing_if = "is_standard")]
+    pub ladder: PowerLadder,
     /// Number of the rung, from 0.
     pub rung: u8,
     /// Requests of the rung that the BMC accepted.
@@ -193,11 +122,20 @@ pub struct PowerProgress {
     /// The error ends the order.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_refused: bool,
+    /// The power was cut by the first half of a cold cycle: only a packet after the second half is
+    /// an effect. The machine may send one before it loses its power.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cut: bool,
+}
+
+fn is_standard(ladder: &PowerLadder) -> bool {
+    *ladder == PowerLadder::Standard
 }
 
 impl PowerProgress {
-    pub fn new(now: Timestamp) -> Self {
+    pub fn new(ladder: PowerLadder, now: Timestamp) -> Self {
         PowerProgress {
+            ladder,
             rung: 0,
             accepted: 0,
             tries: 0,
@@ -212,6 +150,7 @@ impl PowerProgress {
             error: None,
             machine: None,
             is_refused: false,
+            is_cut: false,
         }
     }
 
@@ -234,7 +173,7 @@ impl PowerProgress {
         if self.sent.is_some() || now.distance(self.since) < self.pause() {
             return PowerStep::Wait;
         }
-        let ladder = ladder(order);
+        let ladder = ladder(order, self.ladder);
         let is_plain = matches!(ladder.first(), Some(Rung::Plain(_)));
         if self.polled_at.is_none() && !is_plain {
             return PowerStep::Request(BmcRequest::Status);
@@ -243,11 +182,19 @@ impl PowerProgress {
             return PowerStep::End(outcome);
         }
         while let Some(rung) = ladder.get(usize::from(self.rung)).copied() {
+            if rung.is_over(self.accepted, self.reported) {
+                self.climb(now);
+                continue;
+            }
             let requests = rung.requests(self.reported);
             if let Some(request) = requests.get(usize::from(self.accepted)) {
-                if requests.contains(&BmcRequest::Cycle) && !self.may_cycle(order, seen) {
+                let cuts_power = requests.iter().any(|request| request.cuts_power());
+                if cuts_power && !self.may_cut(order, seen) {
                     self.error = Some(MAY_RUN.to_owned());
                     break;
+                }
+                if rung == Rung::CutOff {
+                    (self.is_cut, self.accepted_at) = (true, None);
                 }
                 return PowerStep::Request(*request);
             }
@@ -305,7 +252,9 @@ impl PowerProgress {
             (_, BmcFailure::Unsupported(_)) => self.climb(now),
             // A repetition would cut the power again.
             (_, BmcFailure::Unanswered(_)) if request.changes_power() => {
-                self.accept(request, self.acted_at.unwrap_or(now), now);
+                // The second half of a cold cycle was sent after the first one had its effect.
+                let sent_at = if self.is_cut { Some(self.since) } else { self.acted_at };
+                self.accept(request, sent_at.unwrap_or(now), now);
             }
             (_, BmcFailure::Failed(_) | BmcFailure::Unanswered(_)) => {
                 (self.tries, self.since) = (self.tries.saturating_add(1), now);
@@ -325,8 +274,12 @@ impl PowerProgress {
     fn accept(&mut self, request: BmcRequest, carried_out_at: Timestamp, now: Timestamp) {
         (self.tries, self.since) = (0, now);
         self.accepted = self.accepted.saturating_add(1);
-        if request.changes_power() {
-            self.accepted_at.get_or_insert(carried_out_at);
+        match (self.is_cut, request) {
+            (true, BmcRequest::On) => self.accepted_at = Some(carried_out_at),
+            (false, request) if request.changes_power() => {
+                self.accepted_at.get_or_insert(carried_out_at);
+            }
+            _ => {}
         }
     }
 
@@ -392,7 +345,7 @@ impl PowerProgress {
             }
             NodeOrder::Power { action, .. } => {
                 let has_booted = seen.newest_boot.is_some_and(|(boot, exchanged_at)| {
-                    Some(boot) != former_boot
+                    (Some(boot) != former_boot && !self.is_cut)
                         || self.accepted_at.is_some_and(|accepted| exchanged_at > accepted)
                 });
                 // A machine that boots from its disk sends no DHCP that meshd sees.
@@ -407,7 +360,7 @@ impl PowerProgress {
 
     /// Whether a rung may cut the power. An order to power a machine on has no confirmation, so it
     /// cuts only that of a machine that was off and is not heard of since.
-    fn may_cycle(&self, order: &NodeOrder, seen: Sighting) -> bool {
+    fn may_cut(&self, order: &NodeOrder, seen: Sighting) -> bool {
         !matches!(order, NodeOrder::Power { action: PowerAction::On, .. })
             || (self.reported == Some(PowerState::On) && !seen.is_linked)
     }
@@ -431,9 +384,9 @@ impl PowerProgress {
         let late = self.since.after(REPORT_AFTER);
         let reported = self.reported.filter(|_| self.reported_at.is_some_and(|at| at >= late));
         match rung {
-            Rung::ShutDown | Rung::Plain(_) => false,
-            Rung::Off => reported == Some(PowerState::On),
-            Rung::On | Rung::Cycle | Rung::Reset | Rung::NetworkBoot => {
+            Rung::ShutDown | Rung::NetworkDevice | Rung::Plain(_) => false,
+            Rung::Off | Rung::CutOff => reported == Some(PowerState::On),
+            Rung::On | Rung::TurnOn | Rung::Cycle | Rung::Reset | Rung::NetworkBoot => {
                 reported == Some(PowerState::Off) || self.alive_at.is_some_and(|at| at >= late)
             }
         }

@@ -1,43 +1,52 @@
 //! Orders to BMCs: the ladder, and BMCs that lie, refuse, fail or answer late.
 
 use super::{power::*, *};
-use meshd_types::{BmcRequest, BootDevice, BootSessionId, PowerAction, PowerState};
+use meshd_types::{BmcRequest, BootDevice, BootSessionId, PowerAction, PowerLadder, PowerState};
 use std::time::Duration;
 
-const APPEAR_WITHIN: Duration = Duration::from_secs(300);
-const FORMER: BootSessionId = BootSessionId([1; 12]);
-const NEXT: BootSessionId = BootSessionId([2; 12]);
+pub(super) const APPEAR_WITHIN: Duration = Duration::from_secs(300);
+pub(super) const FORMER: BootSessionId = BootSessionId([1; 12]);
+pub(super) const NEXT: BootSessionId = BootSessionId([2; 12]);
 
-fn power(action: PowerAction) -> NodeOrder {
+pub(super) fn power(action: PowerAction) -> NodeOrder {
     NodeOrder::Power { action, now: false }
 }
 
 /// A machine and its BMC, second by second.
-struct Bench {
-    order: NodeOrder,
-    progress: PowerProgress,
+pub(super) struct Bench {
+    pub(super) order: NodeOrder,
+    pub(super) progress: PowerProgress,
     /// Seconds since the start.
-    clock: i64,
-    seen: Sighting,
+    pub(super) clock: i64,
+    pub(super) seen: Sighting,
     /// The agent of the machine answers probes.
-    is_alive: bool,
-    requests: Vec<(i64, BmcRequest)>,
+    pub(super) is_alive: bool,
+    pub(super) requests: Vec<(i64, BmcRequest)>,
 }
 
 impl Bench {
-    fn new(order: NodeOrder) -> Self {
+    pub(super) fn new(order: NodeOrder) -> Self {
         let seen =
             Sighting { newest_boot: Some((FORMER, Timestamp::from_millis(-1))), is_linked: false };
-        let progress = PowerProgress::new(Timestamp::from_millis(0));
+        let progress = PowerProgress::new(PowerLadder::Standard, Timestamp::from_millis(0));
         Bench { order, progress, clock: 0, seen, is_alive: false, requests: Vec::new() }
     }
 
-    fn now(&self) -> Timestamp {
+    /// As [`Self::new`], with cold cycles by `off` and `on`.
+    pub(super) fn off_on(order: NodeOrder) -> Self {
+        let progress = PowerProgress::new(PowerLadder::OffOn, Timestamp::from_millis(0));
+        Bench { progress, ..Bench::new(order) }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.clock * 1000)
     }
 
     /// Runs until the order ends. `bmc` answers each request and may change what is seen.
-    fn run(&mut self, mut bmc: impl FnMut(BmcRequest, &mut Self) -> BmcResult) -> NodeOutcome {
+    pub(super) fn run(
+        &mut self,
+        mut bmc: impl FnMut(BmcRequest, &mut Self) -> BmcResult,
+    ) -> NodeOutcome {
         while self.clock < 7200 {
             let seen = self.seen;
             let now = self.now();
@@ -61,19 +70,19 @@ impl Bench {
     }
 
     /// The requests that change something.
-    fn changes(&self) -> Vec<BmcRequest> {
+    pub(super) fn changes(&self) -> Vec<BmcRequest> {
         let all = self.requests.iter().map(|(_, request)| *request);
         all.filter(|request| *request != BmcRequest::Status).collect()
     }
 
-    fn appears(&mut self) {
+    pub(super) fn appears(&mut self) {
         self.seen.newest_boot = Some((NEXT, self.now()));
     }
 }
 
-const OFF: BmcResult = Ok(Some(PowerState::Off));
-const ON: BmcResult = Ok(Some(PowerState::On));
-const DONE: BmcResult = Ok(None);
+pub(super) const OFF: BmcResult = Ok(Some(PowerState::Off));
+pub(super) const ON: BmcResult = Ok(Some(PowerState::On));
+pub(super) const DONE: BmcResult = Ok(None);
 
 fn failed() -> BmcResult {
     Err(BmcFailure::Failed("status 500".to_owned()))
@@ -275,7 +284,7 @@ fn driver_without_states_relies_on_what_meshd_sees() {
 #[test]
 fn lost_answer_of_a_change_is_not_repeated_before_its_effect() {
     let now = Timestamp::from_millis(1000);
-    let mut progress = PowerProgress::new(now);
+    let mut progress = PowerProgress::new(PowerLadder::Standard, now);
     progress.send(BmcRequest::Status, now);
     progress.answer(ON, false, now);
     progress.send(BmcRequest::Cycle, now);
@@ -365,7 +374,7 @@ fn failed_poll_does_not_confirm_the_report_before_it() {
 fn packet_before_the_answer_of_the_bmc_ends_no_cycle() {
     let order = power(PowerAction::Cycle);
     let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
-    let mut progress = PowerProgress::new(at(0));
+    let mut progress = PowerProgress::new(PowerLadder::Standard, at(0));
     progress.send(BmcRequest::Status, at(0));
     progress.answer(ON, false, at(1));
     progress.send(BmcRequest::Cycle, at(2));
@@ -403,7 +412,7 @@ fn cycle_without_an_answer_in_time_is_not_repeated() {
 fn jump_of_the_wall_clock_ends_no_wait() {
     let order = power(PowerAction::Cycle);
     let start = Timestamp::from_millis(1_000_000_000);
-    let mut cycled = PowerProgress::new(start);
+    let mut cycled = PowerProgress::new(PowerLadder::Standard, start);
     cycled.send(BmcRequest::Status, start);
     cycled.answer(ON, false, start);
     cycled.send(BmcRequest::Cycle, start);

@@ -2,7 +2,8 @@
 //! same fields: the model's types are stored, and the engine is independent of meshd (ADR 33).
 
 use meshd_central::{
-    DhcpChange, DhcpExchange, DhcpRecordUpdate, LeaseChange, MachineNic, NicRecord, SegmentHealth,
+    BmcClaim, DhcpChange, DhcpExchange, DhcpRecordUpdate, LeaseChange, MachineNic, NicRecord,
+    SegmentHealth,
 };
 use meshd_dhcp as dhcp;
 use meshd_model::{
@@ -101,6 +102,10 @@ pub(super) fn change(change: dhcp::Change) -> DhcpChange {
             discovered: exchange.discovered,
             relay_port: exchange.relay_port.map(relay_port),
             is_relayed: exchange.is_relayed,
+            bmc: exchange.bmc.map(|bmc| {
+                let dhcp::BmcClaim { product, host_name } = bmc;
+                BmcClaim { product, host_name }
+            }),
         }),
         dhcp::Change::LeaseGranted(leased) => DhcpChange::LeaseGranted(lease(leased)),
         dhcp::Change::LeaseChanged(dhcp::LeaseChange { before, after }) => {

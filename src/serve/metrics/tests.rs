@@ -57,6 +57,7 @@ async fn central(folder: &Path) -> Shared {
         discovered: true,
         relay_port: None,
         is_relayed: false,
+        bmc: None,
     };
     central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(seen)]).await.expect("stored");
     central

@@ -20,6 +20,7 @@ pub(crate) struct NicIndex {
     /// The keys of `addresses`.
     reserved_addresses: RangeSet,
     leases: BTreeSet<(SystemUuid, Ipv4Addr)>,
+    leases_of_mac: BTreeSet<(MacAddr, Ipv4Addr)>,
     pub(crate) changes: DhcpRecordChanges,
 }
 
@@ -54,13 +55,15 @@ impl NicIndex {
     }
 
     fn lease(&mut self, lease: &Lease, is_added: bool) {
-        let Some(vm) = lease.vm else { return };
-        let key = (vm, lease.address);
+        let of_mac = (lease.mac, lease.address);
+        let of_vm = lease.vm.map(|vm| (vm, lease.address));
         if is_added {
-            self.leases.insert(key)
+            self.leases_of_mac.insert(of_mac);
+            self.leases.extend(of_vm);
         } else {
-            self.leases.remove(&key)
-        };
+            self.leases_of_mac.remove(&of_mac);
+            of_vm.map(|of_vm| self.leases.remove(&of_vm));
+        }
     }
 }
 
@@ -87,6 +90,13 @@ impl Model {
         own.filter_map(|(_, address)| self.lease(*address))
     }
 
+    /// The lease of a NIC that ends last: a NIC has one in each of its networks.
+    pub fn lease_of_mac(&self, mac: MacAddr) -> Option<&Lease> {
+        let own = (mac, Ipv4Addr::UNSPECIFIED)..=(mac, Ipv4Addr::BROADCAST);
+        let own = self.work.nics.leases_of_mac.range(own);
+        own.filter_map(|(_, address)| self.lease(*address)).max_by_key(|lease| lease.expires_at)
+    }
+
     /// Leases of VMs without a record.
     pub fn stale_leases(&self) -> impl Iterator<Item = &Lease> {
         let gone = self.work.nics.leases.iter().filter(|(vm, _)| self.vm(*vm).is_none());
@@ -96,13 +106,9 @@ impl Model {
 
 impl RecordIndex<Ipv4Addr, Lease> for Model {
     fn put_record(&mut self, address: Ipv4Addr, lease: Lease) -> Option<Lease> {
-        let vm = lease.vm;
+        let before = self.leases.insert(address, lease.clone());
+        before.iter().for_each(|before| self.work.nics.lease(before, false));
         self.work.nics.lease(&lease, true);
-        let before = self.leases.insert(address, lease);
-        before
-            .iter()
-            .filter(|before| before.vm != vm)
-            .for_each(|before| self.work.nics.lease(before, false));
         before
     }
 

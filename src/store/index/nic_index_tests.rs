@@ -105,6 +105,9 @@ async fn changes_name_each_nic_and_removed_lease_since_a_revision() {
     lease.mac = mac(8);
     change(&store, |tx| tx.put_lease(lease.clone())).await;
     assert_eq!(since(first), Some(Vec::new()), "the DHCP service itself grants leases");
+    let address_of =
+        |number| store.read(|model| model.lease_of_mac(mac(number)).map(|lease| lease.address));
+    assert_eq!((address_of(7), address_of(8)), (None, Some(ip(7))));
     let session = BootSession::open(BootSessionId([1; 12]), mac(9), Stage::Dhcp, Timestamp::EPOCH);
     change(&store, |tx| tx.put_session(session)).await;
     change(&store, |tx| tx.remove_lease(ip(7))).await;

@@ -20,7 +20,7 @@ use crate::{Model, StoreError, journal::Batch};
 use meshd_model::{
     bisections::Bisection,
     fleet::{BootSession, ExpectedMachine, History, IdempotencyRecord, Lease, Node, Revisions},
-    operations::{NodeOperation, Operation},
+    operations::{LoginAttempt, NodeOperation, Operation},
     rollouts::{Rollout, RolloutNode},
     work::{ApprovedSlot, SlotId, Vm, container::Container, task::Task},
 };
@@ -92,6 +92,8 @@ record_kinds! {
     // Machines that operators expect, by boot NIC.
     "machine",        expected:        MacAddr => ExpectedMachine,        in model;
     "node-operation", node_operations: NodeOperationKey => NodeOperation, in model.operations;
+    // The key is the digest of the BMC's host and port.
+    "bmc-login",      bmc_logins:      Digest => LoginAttempt,            in model.bmc_logins;
     "bisection",      bisections:      BisectionId => Bisection,          in model.bisections;
     "rollout",        rollouts:        RolloutId => Rollout,              in model.rollouts;
     "rollout-node",   rollout_nodes:   RolloutNodeKey => RolloutNode,     in model.rollouts;

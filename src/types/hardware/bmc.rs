@@ -52,6 +52,19 @@ pub enum BmcDriver {
 
 words!(BmcDriver, "a protocol of BMCs" { Redfish: "redfish", Ipmi: "ipmi", Wol: "wol", Command: "command" });
 
+/// The requests that an order to a BMC tries one after another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PowerLadder {
+    /// Cold cycles by the request `cycle`.
+    #[default]
+    Standard,
+    /// Cold cycles by `off`, the report of `off`, and `on`: for BMCs without `cycle`.
+    OffOn,
+}
+
+words!(PowerLadder, "a ladder of power requests" { Standard: "standard", OffOn: "off-on" });
+
 /// Power of a machine, as its BMC reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -175,6 +188,10 @@ mod tests {
         }
         for action in PowerAction::ALL {
             assert_eq!(action.to_string().parse(), Ok(*action));
+        }
+        for ladder in PowerLadder::ALL {
+            assert_eq!(ladder.to_string().parse(), Ok(*ladder));
+            assert_eq!(serde_json::to_string(ladder).unwrap(), format!("\"{ladder}\""));
         }
         for text in ["", "ON", "on ", "ipmi2"] {
             assert!(text.parse::<BmcDriver>().is_err() && text.parse::<PowerState>().is_err());

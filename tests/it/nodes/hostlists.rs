@@ -86,6 +86,39 @@ fn order_to_a_hostlist_reaches_all_its_nodes_or_none() {
 }
 
 #[test]
+fn order_to_a_list_names_its_machines_that_have_not_booted() {
+    let world = World::new("approve");
+    let list = "mac,name\n52:54:00:00:00:01,n001\n52:54:00:00:00:02,n002\n";
+    std::fs::write(world.path("machines.csv"), list).unwrap();
+    let file = world.path("machines.csv");
+    let imported = world.meshd(&["node", "import", file.to_str().unwrap()]);
+    assert!(imported.status.success(), "{}", stderr(&imported));
+    PxeNode::new(&world, 1).ipxe().unwrap();
+    let phase = || world.json(&["node", "show", "n001", "-o", "json"])["phase"].clone();
+    let order = |words: &str| run(&world, &words.split(' ').collect::<Vec<_>>());
+    // An unknown name is a mistake: nothing is done.
+    let (code, text) = order("node approve n[001-003]");
+    assert!(code == Some(1) && text.contains("there is no node `n003`"), "{text}");
+    assert_eq!(phase(), "discovered");
+    let (code, text) = order("node approve n[001-002]");
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("n002: error: the machine has not booted yet"), "{text}");
+    assert!(text.contains("approve: 1 of 2 nodes failed"), "{text}");
+    assert_eq!(phase(), "approved");
+    for words in ["node label n[001-002] rack=a", "node assign-profile n001 n002 compute"] {
+        let (code, text) = order(words);
+        assert!(code == Some(1) && text.contains("1 of 2 nodes failed"), "{words}: {text}");
+    }
+    let node = world.json(&["node", "show", "n001", "-o", "json"]);
+    assert_eq!((&node["labels"]["rack"], &node["profile"]), (&"a".into(), &"compute".into()));
+    let (code, text) = order("node label n* rack=b");
+    assert_eq!(code, Some(0), "a wildcard names nodes only: {text}");
+    PxeNode::new(&world, 2).ipxe().unwrap();
+    let (code, text) = order("node approve n[001-002]");
+    assert_eq!(code, Some(0), "both are nodes: {text}");
+}
+
+#[test]
 fn commands_that_print_take_several_nodes() {
     let world = three();
     let shown = world.json(&["node", "show", "gpu[001-002]", "-o", "json"]);

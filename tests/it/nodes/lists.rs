@@ -30,7 +30,7 @@ fn lists_have_formats_for_scripts() {
     let list = |args: &[&str]| stdout(world.meshd(args));
     assert_eq!(list(&["node", "list", "--expected", "-o", "name"]), "gpu002\n");
     let csv = list(&["node", "list", "--expected", "-o", "csv", "--no-headers"]);
-    assert_eq!(csv, "52:54:00:00:00:02,gpu002,,,rack=a,,,\n");
+    assert_eq!(csv, "52:54:00:00:00:02,gpu002,,,rack=a,,,,\n");
     let wide = list(&["node", "list", "--expected", "-o", "wide"]);
     assert!(wide.starts_with("MAC  ") && wide.contains("BMC_DRIVER"), "{wide}");
 

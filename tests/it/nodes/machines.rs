@@ -208,9 +208,9 @@ fn exports_of_other_programs_are_imported_by_their_content() {
     let csv = world.meshd(&["node", "list", "--expected", "-o", "csv", "--no-headers"]);
     assert_eq!(
         String::from_utf8_lossy(&csv.stdout),
-        "52:54:00:00:00:01,gpu001,10.77.0.21,,gpu=true zone=row-a,,,\n\
-         52:54:00:00:00:03,gpu003,,,compute=true rack=b,,ipmi,10.1.0.3\n\
-         52:54:00:00:00:04,gpu004,,,,,,\n"
+        "52:54:00:00:00:01,gpu001,10.77.0.21,,gpu=true zone=row-a,,,,\n\
+         52:54:00:00:00:03,gpu003,,,compute=true rack=b,,ipmi,10.1.0.3,\n\
+         52:54:00:00:00:04,gpu004,,,,,,,\n"
     );
 }
 

@@ -1,6 +1,6 @@
 //! Why a machine has no usable BMC.
 
-use meshd_types::{BmcDriver, Hint as _, ParseError};
+use meshd_types::{BmcDriver, Hint as _, MacAddr, ParseError};
 use std::path::PathBuf;
 
 /// Why a machine has no usable BMC. Nothing was sent.
@@ -10,6 +10,10 @@ pub enum BmcError {
     Unknown { machine: String },
     #[error("the BMC of {machine} has no address")]
     NoAddress { machine: String, driver: BmcDriver },
+    #[error("the BMC {mac} of {machine} has no lease of meshd")]
+    NoLease { machine: String, mac: MacAddr },
+    #[error("the BMC of {machine} has its address by DHCP, and its rule names no cipher suite")]
+    NoCipherSuite { machine: String },
     #[error("the BMC of {machine} has the invalid address `{address}`")]
     InvalidAddress { machine: String, address: String },
     #[error("no rule of the site has the {missing} for driver {driver} of {machine}")]
@@ -25,6 +29,8 @@ pub enum BmcError {
 meshd_types::hints!(BmcError {
     BmcError::Unknown { .. } => "write a [[power.bmc]] in the site file, or import the machine with bmc_driver and bmc_address";
     BmcError::NoAddress { .. } => "import the machine with bmc_address, or write address into its [[power.bmc]]";
+    BmcError::NoLease { .. } => "set the BMC to DHCP, and connect it to a segment with mode = \"authoritative\"; or import the machine with bmc_address";
+    BmcError::NoCipherSuite { .. } => "write cipher_suite = 17 or 3 into the rule: then a stranger at the address cannot pass for the BMC without its password";
     BmcError::InvalidAddress { .. } => "write a host name or an address, with a port if it is not the default";
     BmcError::NoRule { driver, .. } => "write a [[power.bmc]] with driver = \"{driver}\" for the machine";
     BmcError::Shared { .. } => "correct bmc_address of one of them: an order would switch both";

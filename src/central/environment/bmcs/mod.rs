@@ -5,24 +5,29 @@
 //! | here | the bounds, and the request |
 //! | `consoles` | serial consoles: one of each machine, recorded or of an operator |
 //! | `error` | why a machine has no usable BMC |
+//! | `logins` | logins that a BMC refused, or may have: they are not sent again for a while |
 //! | `passwords` | passwords of BMCs, read from their files |
 //! | `resolve` | the BMC of a machine, by its record and the rules of the site |
 
 mod consoles;
 mod error;
+mod logins;
 mod passwords;
 mod resolve;
 
 pub(crate) use consoles::RecordedConsole;
 pub use error::BmcError;
 pub use passwords::password_faults;
-pub(crate) use resolve::{BmcOwner, NetworkKey, ResolvedBmc, resolve, shared_with};
+pub(crate) use resolve::{
+    BmcOwner, NetworkKey, ResolvedBmc, recorded_address, resolve, shared_with,
+};
 
 use crate::{environment::Environment, locks::Leaf};
 use consoles::ConsoleTable;
+use logins::{AcceptedLogins, LoginKey};
 use meshd_bmc::{Bmc, ReportKind, ReportRow};
 use meshd_model::operations::{BmcFailure, BmcResult};
-use meshd_types::{BmcRequest, Digest, MacAddr, NodeId, OperationId, Timestamp};
+use meshd_types::{BmcRequest, MacAddr, NodeId, OperationId, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -32,9 +37,6 @@ use tokio::time::Instant;
 
 /// Minimum time between two requests to one BMC: many have a slow processor.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
-/// Time in which a BMC is not asked again with a password that it refused: a third refusal may lock
-/// the account.
-const REFUSAL_HOLD: Duration = Duration::from_secs(600);
 /// Difference between the wall clock and the monotonic clock that is a jump.
 const CLOCK_JUMP: Duration = Duration::from_secs(5);
 /// Maximum time of a report, which is many requests, in timeouts of one. Orders to this BMC wait.
@@ -47,6 +49,8 @@ pub struct Bmcs {
     env: Arc<Environment>,
     state: Leaf<RequestState>,
     consoles: Leaf<ConsoleTable>,
+    accepted: Leaf<AcceptedLogins>,
+    login_key: LoginKey,
 }
 
 #[derive(Default)]
@@ -55,8 +59,6 @@ struct RequestState {
     busy: BTreeSet<String>,
     /// End of the last request to each BMC, by monotonic time.
     last_request: BTreeMap<String, Duration>,
-    /// Refused passwords, and the end of the hold.
-    refused: BTreeMap<String, (Digest, Duration)>,
     /// The last start of a machine, by monotonic time.
     last_start: Option<Duration>,
     /// Orders whose request is under way in this process.
@@ -112,7 +114,13 @@ impl Drop for InFlight {
 
 impl Bmcs {
     pub(crate) fn new(env: Arc<Environment>) -> Self {
-        Bmcs { env, state: Leaf::default(), consoles: Leaf::default() }
+        Bmcs {
+            env,
+            state: Leaf::default(),
+            consoles: Leaf::default(),
+            accepted: Leaf::default(),
+            login_key: LoginKey::default(),
+        }
     }
 
     /// Remembers machines that have not booted, for orders to them.
@@ -187,43 +195,41 @@ impl Bmcs {
 
     /// Sends a permitted request.
     pub(crate) async fn send(
-        &self,
+        self: &Arc<Self>,
         permit: RequestPermit,
         bmc: &ResolvedBmc,
         request: BmcRequest,
     ) -> BmcResult {
-        self.call(permit, bmc, |bmc| async move { bmc.send(request).await }).await
+        self.call(permit, bmc, move |bmc| async move { bmc.send(request).await }).await
     }
 
-    /// Calls a BMC with its password, unless the BMC refused the password a moment ago.
-    async fn call<T, F: Future<Output = Result<T, BmcFailure>>>(
-        &self,
+    /// Calls a BMC with its password, unless the BMC refused the password a moment ago. The call
+    /// goes to its end if nobody waits for it: a login whose answer is unknown is sent rarely.
+    async fn call<T, F>(
+        self: &Arc<Self>,
         permit: RequestPermit,
-        bmc: &ResolvedBmc,
-        call: impl FnOnce(Bmc) -> F,
-    ) -> Result<T, BmcFailure> {
-        let bmc = bmc.with_password(self.env.site().power.timeout).await;
-        let bmc = bmc.map_err(|error| BmcFailure::Credentials(error.to_string()))?;
-        let password = bmc.login.as_ref().map(|login| {
-            // Safe: only a digest stays in memory.
-            Digest::of_fields([login.user.as_bytes(), login.password.expose().as_bytes()])
-        });
-        let now = self.env.monotonic();
-        if let Some(password) = password {
-            let mut state = self.state.lock();
-            state.refused.retain(|_, (_, until)| now < *until);
-            if state.refused.get(&permit.key).is_some_and(|(refused, _)| *refused == password) {
-                let what =
-                    "the BMC refused this user and password a moment ago; correct them first";
-                return Err(BmcFailure::Credentials(what.to_owned()));
+        resolved: &ResolvedBmc,
+        call: impl FnOnce(Bmc) -> F + Send + 'static,
+    ) -> Result<T, BmcFailure>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, BmcFailure>> + Send,
+    {
+        let this = self.clone();
+        let resolved = resolved.clone();
+        let called = tokio::spawn(async move {
+            let bmc = resolved.with_password(this.env.site().power.timeout).await;
+            let bmc = bmc.map_err(|error| BmcFailure::Credentials(error.to_string()))?;
+            let login = this.begin_login(&resolved, &bmc).await?;
+            let result = call(bmc).await;
+            if let Some(login) = login {
+                this.end_login(login, result.as_ref().err()).await;
             }
-        }
-        let result = call(bmc).await;
-        if let (Err(BmcFailure::Credentials(_)), Some(password)) = (&result, password) {
-            let until = self.env.monotonic() + REFUSAL_HOLD;
-            self.state.lock().refused.insert(permit.key.clone(), (password, until));
-        }
-        result
+            drop(permit);
+            result
+        });
+        // The only other ends are a panic, which the task has logged, and the end of meshd.
+        called.await.unwrap_or_else(|error| Err(BmcFailure::Failed(error.to_string())))
     }
 
     /// Waits for a permit, and sends a request.

@@ -4,10 +4,10 @@
 use super::BmcError;
 use meshd_bmc::ServerTrust;
 use meshd_config::{
-    BmcRule, Fault, Site,
+    BmcRule, Fault, SecretSource, Site,
     files::{read_regular, read_secret},
 };
-use meshd_types::{BmcDriver, Hint as _, ParseError, Secret};
+use meshd_types::{BmcDriver, Hint as _, MAX_VAR_TEXT, ParseError, Secret};
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
@@ -20,10 +20,15 @@ const MAX_AUTHORITIES: u64 = 1 << 20;
 /// Maximum length of a password in IPMI 2.0, in bytes.
 const MAX_IPMI_PASSWORD: usize = 20;
 
-/// Returns the faults of all password files of a site. Blocks.
+/// Returns the faults of all passwords of a site. A secret that cannot be read is a fault of the
+/// secrets. Blocks.
 pub fn password_faults(site: &Site) -> Vec<Fault> {
     let logins = |rule: &BmcRule| Some((rule.login.as_ref()?.password_file.clone(), rule.driver));
-    let files: BTreeSet<_> = site.power.rules.iter().filter_map(logins).collect();
+    let is_unreadable = |secret: &&SecretSource| read_secret(&secret.file, MAX_VAR_TEXT).is_err();
+    let unreadable: BTreeSet<&PathBuf> =
+        site.secrets.values().filter(is_unreadable).map(|secret| &secret.file).collect();
+    let mut files: BTreeSet<_> = site.power.rules.iter().filter_map(logins).collect();
+    files.retain(|(file, _)| !unreadable.contains(file));
     let fault = |(file, driver): (PathBuf, BmcDriver)| {
         let error = read_password(&file, driver).err()?;
         let hint = error.hint().unwrap_or_default();

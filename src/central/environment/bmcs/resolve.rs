@@ -10,7 +10,7 @@ use meshd_bmc::{
 use meshd_config::{BmcRule, Link, Site};
 use meshd_model::fleet::{ExpectedMachine, Node};
 use meshd_store::Model;
-use meshd_types::{BmcDriver, Hostlist, MacAddr, NodeId, NodePattern, matches_glob};
+use meshd_types::{BmcDriver, Hostlist, MacAddr, NodeId, NodePattern, PowerLadder, matches_glob};
 use std::{
     net::{IpAddr, Ipv4Addr},
     time::Duration,
@@ -25,15 +25,17 @@ pub(crate) struct BmcOwner {
     pub(crate) mac: MacAddr,
     driver: Option<BmcDriver>,
     address: Option<String>,
+    /// MAC address of the BMC, and the address of its lease.
+    leased: Option<(MacAddr, Option<Ipv4Addr>)>,
 }
 
 impl BmcOwner {
     /// A node, with the BMC of its record of an expected machine.
     pub(crate) fn of_node(model: &Model, node: &Node) -> Self {
         let record = node.seen_nics().find_map(|mac| {
-            model
-                .expected_machine(*mac)
-                .filter(|it| it.bmc_driver.is_some() || it.bmc_address.is_some())
+            model.expected_machine(*mac).filter(|it| {
+                it.bmc_driver.is_some() || it.bmc_address.is_some() || it.bmc_mac.is_some()
+            })
         });
         BmcOwner {
             node: Some(node.id),
@@ -41,17 +43,19 @@ impl BmcOwner {
             mac: node.mac,
             driver: record.and_then(|record| record.bmc_driver),
             address: record.and_then(|record| record.bmc_address.clone()),
+            leased: record.and_then(|record| leased(model, record)),
         }
     }
 
     /// A machine that has not booted.
-    pub(crate) fn of_machine(machine: &ExpectedMachine) -> Self {
+    pub(crate) fn of_machine(model: &Model, machine: &ExpectedMachine) -> Self {
         BmcOwner {
             node: None,
             name: machine.title(),
             mac: machine.mac,
             driver: machine.bmc_driver,
             address: machine.bmc_address.clone(),
+            leased: leased(model, machine),
         }
     }
 
@@ -72,6 +76,19 @@ impl BmcOwner {
     }
 }
 
+/// Returns the MAC address of a machine's BMC, and the address of its lease. A lease that has ended
+/// has the address until another client needs it.
+fn leased(model: &Model, machine: &ExpectedMachine) -> Option<(MacAddr, Option<Ipv4Addr>)> {
+    let mac = machine.bmc_mac?;
+    Some((mac, model.lease_of_mac(mac).map(|lease| lease.address)))
+}
+
+/// Returns the address of the BMC in the record of a machine.
+pub(crate) fn recorded_address(model: &Model, machine: &ExpectedMachine) -> Option<String> {
+    let leased = || Some(leased(model, machine)?.1?.to_string());
+    machine.bmc_address.clone().or_else(leased)
+}
+
 /// The BMC of a machine, without its password.
 #[derive(Clone, Debug)]
 pub(crate) struct ResolvedBmc {
@@ -87,6 +104,11 @@ pub(crate) struct ResolvedBmc {
 impl ResolvedBmc {
     pub(crate) fn title(&self) -> String {
         title(&self.machine.name, self.machine.node)
+    }
+
+    /// Returns the ladder of orders to the BMC.
+    pub(crate) fn ladder(&self) -> PowerLadder {
+        self.rule.as_ref().map(|rule| rule.ladder).unwrap_or_default()
     }
 
     /// Whether meshd records the serial console of the machine while it boots.
@@ -149,8 +171,16 @@ pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcE
         return Err(BmcError::NoRule { machine, driver, missing });
     }
     let pattern = rule.and_then(|rule| rule.address.as_ref());
-    let address = owner.address.clone().or_else(|| pattern.map(|text| fill(text, owner)));
     let is_network = matches!(driver, BmcDriver::Redfish | BmcDriver::Ipmi);
+    let address = match owner.leased {
+        Some((mac, None)) if is_network => return Err(BmcError::NoLease { machine, mac }),
+        // Whoever has the address by its own word could offer a suite without authentication.
+        Some(_) if driver == BmcDriver::Ipmi && rule.is_none_or(|it| it.cipher_suite.is_none()) => {
+            return Err(BmcError::NoCipherSuite { machine });
+        }
+        Some((_, address)) => address.map(|address| address.to_string()),
+        None => owner.address.clone().or_else(|| pattern.map(|text| fill(text, owner))),
+    };
     let address = match address {
         Some(address) => address,
         None if is_network => return Err(BmcError::NoAddress { machine, driver }),
@@ -159,11 +189,13 @@ pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcE
     if is_network && parse_address(server_of(&address)).is_none() {
         return Err(BmcError::InvalidAddress { machine, address });
     }
-    let key = match NetworkKey::parse(driver, &address) {
+    let key = match (NetworkKey::parse(driver, &address), owner.leased) {
+        // Its address changes, and the account that it may lock does not.
+        (Some(_), Some((mac, _))) => mac.to_string(),
         // Systems and protocols of one BMC share its processor, and the account that it may lock.
-        Some(key) => key.server(),
+        (Some(key), None) => key.server(),
         // A program may switch several machines at one address.
-        None => format!("{driver} {address} {}", owner.mac),
+        (None, _) => format!("{driver} {address} {}", owner.mac),
     };
     Ok(ResolvedBmc {
         key,
@@ -245,16 +277,17 @@ pub(crate) fn shared_with(model: &Model, site: &Site, bmc: &ResolvedBmc) -> Opti
         mac == bmc.machine.mac || own.is_some_and(|node| node.seen_nics().any(|nic| *nic == mac))
     };
     let is_shared = |machine: &&ExpectedMachine| {
-        let Some(address) = &machine.bmc_address else { return false };
+        let Some(address) = recorded_address(model, machine) else { return false };
         // Few machines have the host. The driver of one may be that of a rule.
-        let server = parse_address(server_of(address));
+        let server = parse_address(server_of(&address));
         let has_host = server.is_some_and(|server| one_spelling(server.host) == key.host);
         if !has_host || is_own(machine.mac) {
             return false;
         }
-        let of_rule = || resolve(site, &BmcOwner::of_machine(machine)).ok().map(|it| it.driver);
+        let of_rule =
+            || resolve(site, &BmcOwner::of_machine(model, machine)).ok().map(|it| it.driver);
         let driver = machine.bmc_driver.or_else(of_rule).unwrap_or(bmc.driver);
-        NetworkKey::parse(driver, address).is_some_and(|other| key.is_shared(&other))
+        NetworkKey::parse(driver, &address).is_some_and(|other| key.is_shared(&other))
     };
     model.expected_machines().find(is_shared).map(ExpectedMachine::title)
 }

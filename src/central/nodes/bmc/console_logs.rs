@@ -91,7 +91,8 @@ impl NodeOps {
             let mut machines: BTreeMap<_, _> = booting.collect();
             for (id, machine) in starting_machines(model, self) {
                 let node = model.node(id).map(|node| BmcOwner::of_node(model, node));
-                let expected = || Some(BmcOwner::of_machine(model.expected_machine(machine?)?));
+                let expected =
+                    || Some(BmcOwner::of_machine(model, model.expected_machine(machine?)?));
                 if let Some(owner) = node.or_else(expected) {
                     machines.insert(id, BootingMachine { owner, session: None });
                 }
@@ -111,7 +112,7 @@ impl NodeOps {
         let known = boot.node.and_then(|id| model.node(id)).or_else(|| model.node_of_mac(boot.mac));
         let Some(node) = known else {
             let machine = model.expected_machine(boot.mac).filter(|it| it.node.is_none())?;
-            let owner = BmcOwner::of_machine(machine);
+            let owner = BmcOwner::of_machine(model, machine);
             return Some((Basis::Mac(boot.mac).node_id(), BootingMachine { owner, session }));
         };
         let is_newest = model.begun_boot_of(node).is_some_and(|newest| newest.id == boot.id);

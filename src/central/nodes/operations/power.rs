@@ -20,7 +20,8 @@ use meshd_model::{
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{
-    Basis, BmcRequest, Hostlist, MacAddr, NodeId, OperationId, PowerAction, Timestamp, failpoint,
+    Basis, BmcRequest, Hostlist, MacAddr, NodeId, OperationId, PowerAction, PowerLadder, Timestamp,
+    failpoint,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -95,7 +96,8 @@ impl NodeOps {
         self.env.store.read(|model| {
             let node = model.node(id).map(|node| BmcOwner::of_node(model, node));
             let machine = || machine.and_then(|mac| model.expected_machine(mac));
-            let owner = node.or_else(|| machine().map(BmcOwner::of_machine));
+            let owner =
+                node.or_else(|| machine().map(|machine| BmcOwner::of_machine(model, machine)));
             let owner = owner.ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
             Ok(resolve(&site, &owner)?)
         })
@@ -154,20 +156,27 @@ impl NodeOps {
         let machine = self.bmcs.machine(id).filter(|_| is_machine);
         let machine = machine.and_then(|mac| tx.expected_machine(mac));
         if let Some(machine) = machine.filter(|machine| machine.node.is_none()).cloned() {
-            return Ok(start_for_machine(tx, head, id, &machine, now));
+            let ladder = self.ladder_of(&BmcOwner::of_machine(tx.before(), &machine));
+            return Ok(start_for_machine(tx, head, &machine, ladder, now));
         }
         let node = existing_node(tx, id)?;
         if head.order.cuts_power() {
             check_no_running_work(tx.before(), id, &head.by)?;
         }
         let session = newest_boot(tx.before(), &node);
+        let ladder = self.ladder_of(&BmcOwner::of_node(tx.before(), &node));
         tx.edit_node_operation(head.id, id, |record| {
-            record.power = Some(PowerProgress::new(now));
+            record.power = Some(PowerProgress::new(ladder, now));
             record.session = session.map(|(boot, _)| boot);
         });
         let detail = format!("to its BMC: {}", words(head));
         tx.event(Event::new(now, &head.by, EventKind::NodeAction, detail).of_node(id));
         Ok(node)
+    }
+
+    /// Returns the ladder of an order to the BMC of a machine.
+    fn ladder_of(&self, owner: &BmcOwner) -> PowerLadder {
+        resolve(&self.env.site(), owner).map(|bmc| bmc.ladder()).unwrap_or_default()
     }
 
     /// Takes the next step of each order to a BMC.
@@ -305,12 +314,13 @@ impl NodeOps {
 fn start_for_machine(
     tx: &mut Tx<'_>,
     head: &Operation,
-    id: NodeId,
     machine: &ExpectedMachine,
+    ladder: PowerLadder,
     now: Timestamp,
 ) -> Node {
+    let id = Basis::Mac(machine.mac).node_id();
     let boot = tx.before().newest_session(machine.mac).map(|boot| boot.id);
-    let progress = PowerProgress { machine: Some(machine.mac), ..PowerProgress::new(now) };
+    let progress = PowerProgress { machine: Some(machine.mac), ..PowerProgress::new(ladder, now) };
     tx.edit_node_operation(head.id, id, |record| {
         (record.power, record.session, record.name) = (Some(progress), boot, machine.title());
     });

@@ -3,7 +3,7 @@
 use crate::cli::node::{
     operation::{FollowUntil, follow_operation},
     restart,
-    targets::{NodeSelection, Targets, confirm_nodes, count_text},
+    targets::{NodeSelection, SeveralNodes, Targets, confirm_nodes, count_text},
 };
 use crate::cli::{
     Failure,
@@ -189,9 +189,9 @@ impl IdentifyArgs {
 
 /// Reboots nodes by their agents, and those without a link by their BMCs.
 pub(crate) async fn reboot(client: &AdminClient, selection: NodeSelection) -> Result<(), Failure> {
-    let Some(nodes) = nodes_of(client, selection).await? else { return Ok(()) };
+    let Some(several) = nodes_of(client, selection).await? else { return Ok(()) };
     // A node in maintenance keeps its phase without a link.
-    let details = nodes.iter().map(|node| client.get(api::GET_NODE.path([&node.id])));
+    let details = several.nodes.iter().map(|node| client.get(api::GET_NODE.path([&node.id])));
     let details: Vec<Result<NodeDetail, Failure>> =
         stream::iter(details).buffered(CONCURRENT).collect().await;
     let details = details.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -202,30 +202,36 @@ pub(crate) async fn reboot(client: &AdminClient, selection: NodeSelection) -> Re
     // Both parts are ordered, also if one fails.
     let restarted = match linked.len() {
         0 => Ok(()),
-        _ => restart(client, NodeSelection::Several(linked)).await,
+        _ => restart(client, NodeSelection::Several(linked.into())).await,
     };
     let cycle = body(PowerAction::Cycle);
     let cycled = match silent.len() {
         0 => Ok(()),
-        _ => send(client, NodeSelection::Several(silent), &api::POWER_NODES, &cycle, false).await,
+        _ => {
+            let silent = NodeSelection::Several(silent.into());
+            send(client, silent, &api::POWER_NODES, &cycle, false).await
+        }
     };
-    match (restarted, cycled) {
+    let ordered = match (restarted, cycled) {
         (Err(failure), Err(other)) => {
             message!("{failure}");
             Err(other)
         }
         (restarted, cycled) => restarted.and(cycled),
-    }
+    };
+    several.fail_if_absent(api::REBOOT_NODES.verb(), ordered)
 }
 
 /// Returns the selected nodes; `None` if they are only listed.
 async fn nodes_of(
     client: &AdminClient,
     selection: NodeSelection,
-) -> Result<Option<Vec<NodeView>>, Failure> {
+) -> Result<Option<SeveralNodes>, Failure> {
     Ok(match selection {
-        NodeSelection::One(name) => Some(vec![client.get(api::GET_NODE.path([&name])).await?.node]),
-        NodeSelection::Several(nodes) => Some(nodes),
+        NodeSelection::One(name) => {
+            Some(vec![client.get(api::GET_NODE.path([&name])).await?.node].into())
+        }
+        NodeSelection::Several(several) => Some(several),
         NodeSelection::Listed => None,
     })
 }
@@ -239,10 +245,15 @@ async fn send(
     body: &impl Serialize,
     no_wait: bool,
 ) -> Result<(), Failure> {
-    let Some(nodes) = nodes_of(client, selection).await? else { return Ok(()) };
+    let Some(several) = nodes_of(client, selection).await? else { return Ok(()) };
     let order = serde_json::to_value(body).map_err(|error| Failure::without_hint(&error))?;
-    let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: None }).collect();
-    give(client, route, &BulkRequest::of_nodes(targets, order), no_wait).await
+    let target = |node: &NodeView| BulkTarget { id: node.id, revision: None };
+    let targets: Vec<BulkTarget> = several.nodes.iter().map(target).collect();
+    let given = match targets.len() {
+        0 => Ok(()),
+        _ => give(client, route, &BulkRequest::of_nodes(targets, order), no_wait).await,
+    };
+    several.fail_if_absent(route.verb(), given)
 }
 
 /// Gives an order, and follows it.
@@ -269,8 +280,9 @@ async fn give(
 /// that have not booted by MAC address.
 async fn status_paths(client: &AdminClient, targets: Targets) -> Result<Vec<String>, Failure> {
     let Some(names) = targets.plain_names() else {
-        let nodes = nodes_of(client, targets.select(client).await?).await?;
-        return Ok(nodes.into_iter().flatten().map(|node| node.id.to_string()).collect());
+        let several = nodes_of(client, targets.select(client).await?).await?;
+        let nodes = several.into_iter().flat_map(|several| several.nodes);
+        return Ok(nodes.map(|node| node.id.to_string()).collect());
     };
     let nodes = client.get(api::LIST_NODES.path([])).await?;
     let machines = client.get(api::LIST_MACHINES.path([])).await?;

@@ -93,6 +93,7 @@ fn csv(nodes: &[NodeView], machines: &[MachineView], is_all: bool) -> Result<Str
             text(machine.and_then(|it| it.serial.clone())),
             text(machine.and_then(|it| it.bmc_driver).map(|driver| driver.to_string())),
             text(machine.and_then(|it| it.bmc_address.clone())),
+            text(machine.and_then(|it| it.bmc_mac).map(|mac| mac.to_string())),
         ]
     }));
     let expected =
@@ -123,6 +124,7 @@ fn record(machine: &ExpectedMachine) -> [String; MACHINE_COLUMNS.len()] {
         text(machine.serial.clone()),
         text(machine.bmc_driver.map(|driver| driver.to_string())),
         text(machine.bmc_address.clone()),
+        text(machine.bmc_mac.map(|mac| mac.to_string())),
     ]
 }
 

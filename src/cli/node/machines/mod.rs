@@ -66,6 +66,9 @@ pub(crate) struct AddMachine {
     /// Address of the BMC
     #[arg(long, value_name = "ADDRESS", default_value = "")]
     bmc_address: String,
+    /// MAC address of a BMC that gets its address from meshd
+    #[arg(long, value_name = "MAC", default_value = "")]
+    bmc_mac: String,
     #[command(flatten)]
     options: ImportArgs,
 }
@@ -134,6 +137,7 @@ impl AddMachine {
             serial: self.serial,
             bmc_driver: self.bmc_driver,
             bmc_address: self.bmc_address,
+            bmc_mac: self.bmc_mac,
         };
         let title = if row.name.is_empty() { row.mac.clone() } else { row.name.clone() };
         let report = import(client, &[row], Vec::new(), self.options).await?;
@@ -257,7 +261,7 @@ pub(in crate::cli::node) async fn expected(
 }
 
 /// Names of the columns of expected machines. The last ones are those of `-o wide` alone.
-const HEAD: [&str; 9] = [
+const HEAD: [&str; 10] = [
     "mac",
     "name",
     "address",
@@ -267,6 +271,7 @@ const HEAD: [&str; 9] = [
     "serial",
     "bmc_driver",
     "bmc_address",
+    "bmc_mac",
 ];
 const NARROW: usize = 6;
 
@@ -285,6 +290,7 @@ pub(in crate::cli::node) fn rows(machines: &[MachineView], headers: bool, wide: 
             text(machine.serial.clone()),
             text(machine.bmc_driver.map(|driver| driver.to_string())),
             text(machine.bmc_address.clone()),
+            text(machine.bmc_mac.map(|mac| mac.to_string())),
         ];
         cells.into_iter().take(columns)
     });

@@ -47,6 +47,9 @@ pub struct ExpectedMachine {
     /// Address or host name of the BMC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bmc_address: Option<String>,
+    /// MAC address of the BMC, whose lease has its address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bmc_mac: Option<MacAddr>,
     /// The machine is approved when it appears: the last import decides.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub approved: bool,
@@ -68,6 +71,7 @@ impl ExpectedMachine {
             serial: None,
             bmc_driver: None,
             bmc_address: None,
+            bmc_mac: None,
             approved: false,
             created_at,
             node: None,

@@ -40,11 +40,22 @@ pub struct MachineRow {
     pub bmc_driver: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub bmc_address: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub bmc_mac: String,
 }
 
 /// Names of the values of a row, in the order of their columns.
-pub const MACHINE_COLUMNS: [&str; 8] =
-    ["mac", "name", "address", "profile", "labels", "serial", "bmc_driver", "bmc_address"];
+pub const MACHINE_COLUMNS: [&str; 9] = [
+    "mac",
+    "name",
+    "address",
+    "profile",
+    "labels",
+    "serial",
+    "bmc_driver",
+    "bmc_address",
+    "bmc_mac",
+];
 
 /// A fault of a row.
 #[derive(
@@ -84,6 +95,7 @@ impl MachineRow {
             "serial" => &mut self.serial,
             "bmc_driver" => &mut self.bmc_driver,
             "bmc_address" => &mut self.bmc_address,
+            "bmc_mac" => &mut self.bmc_mac,
             _ => return None,
         })
     }
@@ -118,6 +130,7 @@ pub fn parse_rows(rows: &[MachineRow], now: Timestamp) -> (Vec<LocatedMachine>, 
 /// Lines of the values that one machine only may have.
 #[derive(Default)]
 struct SeenValues {
+    /// Of boot NICs and of BMCs.
     macs: BTreeMap<MacAddr, usize>,
     names: BTreeMap<String, usize>,
     addresses: BTreeMap<Ipv4Addr, usize>,
@@ -138,6 +151,9 @@ impl SeenValues {
         };
         let mac = machine.mac;
         check("mac", mac.to_string(), known(&mut self.macs, mac, line));
+        if let Some(mac) = machine.bmc_mac {
+            check("bmc_mac", mac.to_string(), known(&mut self.macs, mac, line));
+        }
         if let Some(name) = &machine.name {
             check("name", name.clone(), known(&mut self.names, name.clone(), line));
         }
@@ -170,18 +186,10 @@ impl RowReader {
 
     /// Reads a row. Returns `None` without a valid MAC address.
     fn machine(&mut self, row: &MachineRow, now: Timestamp) -> Option<ExpectedMachine> {
-        let mac = self.parsed::<MacAddr>("mac", &row.mac);
+        let mac = self.mac("mac", &row.mac, "the boot NIC");
         if row.mac.trim().is_empty() {
             self.fault("mac", "the MAC address is missing", "write it as aa:bb:cc:dd:ee:ff");
         }
-        let mac = mac.filter(|mac| {
-            let is_usable = !mac.is_multicast() && mac.0 != [0; 6];
-            if !is_usable {
-                let message = format!("`{mac}` is the address of no single NIC");
-                self.fault("mac", message, "write the address of the boot NIC");
-            }
-            is_usable
-        });
         let name = self.name(&row.name);
         let address = self.address(&row.address);
         let profile = self.parsed("profile", &row.profile);
@@ -193,6 +201,12 @@ impl RowReader {
         }
         let bmc_driver = self.parsed::<BmcDriver>("bmc_driver", &row.bmc_driver);
         let bmc_address = self.text("bmc_address", &row.bmc_address);
+        let bmc_mac = self.mac("bmc_mac", &row.bmc_mac, "the BMC");
+        if let (Some(_), Some(address)) = (bmc_mac, &bmc_address) {
+            let message =
+                format!("the lease of `bmc_mac` has the address, and `{address}` is one, too");
+            self.fault("bmc_mac", message, "write bmc_mac, or bmc_address");
+        }
         Some(ExpectedMachine {
             name,
             address,
@@ -201,6 +215,7 @@ impl RowReader {
             serial,
             bmc_driver,
             bmc_address,
+            bmc_mac,
             ..ExpectedMachine::new(mac?, now)
         })
     }
@@ -215,6 +230,16 @@ impl RowReader {
                 self.fault(column, error.message(), error.hint().unwrap_or_default());
             })
             .ok()
+    }
+
+    fn mac(&mut self, column: &str, text: &str, owner: &str) -> Option<MacAddr> {
+        let mac = self.parsed::<MacAddr>(column, text)?;
+        let is_usable = !mac.is_multicast() && mac.0 != [0; 6];
+        if !is_usable {
+            let message = format!("`{mac}` is the address of no single NIC");
+            self.fault(column, message, format!("write the address of {owner}"));
+        }
+        is_usable.then_some(mac)
     }
 
     fn name(&mut self, text: &str) -> Option<String> {
@@ -304,6 +329,10 @@ mod tests {
         MachineRow { line, mac, name, address, profile, labels, ..MachineRow::default() }
     }
 
+    fn bmc(line: usize, mac: &str, bmc_mac: &str) -> MachineRow {
+        MachineRow { bmc_mac: bmc_mac.to_owned(), ..row(line, [mac, "", "", "", ""]) }
+    }
+
     fn faults(rows: &[MachineRow]) -> Vec<String> {
         let (_, faults) = parse_rows(rows, Timestamp::EPOCH);
         faults
@@ -342,6 +371,14 @@ mod tests {
             row(5, ["x", "A_b", "10.77", "../x", "k k= =v k=v k=w"]),
             row(6, ["ff:ff:ff:ff:ff:ff", "localhost", "", "", ""]),
             row(7, ["52:54:00:00:00:07", "node-0123abcd", "::1", "", ""]),
+            bmc(8, "52:54:00:00:00:07", "52:54:00:00:00:b8"),
+            bmc(9, "52:54:00:00:00:09", "52:54:00:00:00:b8"),
+            bmc(10, "52:54:00:00:00:0a", "52:54:00:00:00:09"),
+            bmc(11, "52:54:00:00:00:0b", "01:00:5e:00:00:01"),
+            MachineRow {
+                bmc_address: "a".to_owned(),
+                ..bmc(12, "52:54:00:00:00:0c", "52:54:00:00:00:bc")
+            },
         ];
         let expected = [
             "3 mac: `52:54:00:00:00:01` is on line 2, too",
@@ -360,6 +397,11 @@ mod tests {
             "6 name: `localhost` is not a valid host name",
             "7 name: `node-0123abcd` is the name or ID of another node",
             "7 address: `::1` is not an IPv4 address",
+            "8 mac: `52:54:00:00:00:07` is on line 7, too",
+            "9 bmc_mac: `52:54:00:00:00:b8` is on line 8, too",
+            "10 bmc_mac: `52:54:00:00:00:09` is on line 9, too",
+            "11 bmc_mac: `01:00:5e:00:00:01` is the address of no single NIC",
+            "12 bmc_mac: the lease of `bmc_mac` has the address, and `a` is one, too",
         ];
         assert_eq!(faults(&rows), expected);
     }
@@ -372,7 +414,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_row_is_a_machine_or_has_a_fault(values in prop::collection::vec(".{0,40}", 8)) {
+        fn any_row_is_a_machine_or_has_a_fault(values in prop::collection::vec(".{0,40}", 9)) {
             let mut row = MachineRow { line: 2, ..MachineRow::default() };
             for (column, value) in MACHINE_COLUMNS.iter().zip(&values) {
                 row.value_mut(column).expect("a column").clone_from(value);

@@ -13,7 +13,7 @@ mod warm_reboots;
 use crate::bind::{self, BindError};
 use meshd_api::Finding;
 use meshd_builder::ListOwner;
-use meshd_central::{Central, OtherServer, Reload, SegmentHealth, ServiceHealth};
+use meshd_central::{Central, FoundBmc, OtherServer, Reload, SegmentHealth, ServiceHealth};
 use meshd_config::{DhcpMode, Segment, Site};
 use meshd_types::Timestamp;
 use std::{
@@ -50,6 +50,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
             "free space on the disk of state_dir, and read the log of meshd",
         ));
     }
+    findings.extend(unpaired_bmcs(&central.boot.unpaired_bmcs()));
     let waiting = central.enrolment.pending_count();
     if waiting > 0 {
         let next = "list them with `meshd node list`, then run `meshd node approve NODE`";
@@ -60,6 +61,21 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// Reports BMCs that lease addresses, and whose machine is unknown.
+fn unpaired_bmcs(found: &[FoundBmc]) -> Option<Finding> {
+    let words = |bmc: &FoundBmc| format!("{} ({}, {})", bmc.mac, bmc.claim, bmc.address);
+    let named = found.iter().take(NAMED).map(words).collect::<Vec<_>>().join(", ");
+    let more = found.len().saturating_sub(NAMED);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let count = match found.len() {
+        0 => return None,
+        1 => "1 BMC has a lease and no machine".to_owned(),
+        count => format!("{count} BMCs have a lease and no machine"),
+    };
+    let next = "compare each with its label, then import its machine with bmc_mac; `meshd dhcp leases` lists all";
+    Some(Finding::warn("BMCs", format!("{count}: {named}{rest}"), next))
 }
 
 /// Reports why clients on the boot LAN are not fully checked.

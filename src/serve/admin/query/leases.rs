@@ -12,7 +12,7 @@ const STATES: [&str; 2] = ["active", "expired"];
 
 /// Fields and orders of `GET /v1/leases`.
 pub(crate) const LEASES: ListSpec = ListSpec {
-    fields: &["address", "mac", "state", "expires_at", "node", "name", "vm"],
+    fields: &["address", "mac", "state", "expires_at", "node", "name", "vm", "bmc"],
     sorts: &["address", "mac", "name", "expires_at"],
 };
 
@@ -45,6 +45,7 @@ impl LeaseFilter {
                 lease.name.clone(),
                 node,
                 vm,
+                lease.bmc.clone(),
             ];
             texts.iter().flatten().any(|found| text.is_in(found))
         };

@@ -14,7 +14,8 @@ use meshd_api::{LeaseView, OtherServerView, SegmentView, routes as api};
 use meshd_central::{OtherServer, SegmentHealth, Shared};
 use meshd_config::Segment;
 use meshd_model::fleet::{Lease, Node};
-use meshd_types::Timestamp;
+use meshd_types::{MacAddr, Timestamp};
+use std::collections::BTreeMap;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder.get(&api::LIST_SEGMENTS, segments).get(&api::LIST_LEASES, leases)
@@ -59,16 +60,22 @@ async fn leases(
 ) -> Result<Response, Refused> {
     let mut filter = LeaseFilter::read(&query)?;
     let now = central.now();
+    let bmcs = central.boot.bmc_words();
     let leases = || {
         filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
         Ok(central.boot.collect_leases(|lease, node| {
-            Some(lease_view(lease, node, now)).filter(|lease| filter.takes(lease))
+            Some(lease_view(lease, node, &bmcs, now)).filter(|lease| filter.takes(lease))
         }))
     };
     answer::list(leases, lease_key, &LEASES, &query, &headers)
 }
 
-fn lease_view(lease: &Lease, node: Option<&Node>, now: Timestamp) -> LeaseView {
+fn lease_view(
+    lease: &Lease,
+    node: Option<&Node>,
+    bmcs: &BTreeMap<MacAddr, String>,
+    now: Timestamp,
+) -> LeaseView {
     let state = if lease.expires_at > now { "active" } else { "expired" };
     LeaseView {
         address: lease.address,
@@ -78,5 +85,6 @@ fn lease_view(lease: &Lease, node: Option<&Node>, now: Timestamp) -> LeaseView {
         node: node.map(|node| node.id),
         name: node.map(|node| node.name.clone()),
         vm: lease.vm,
+        bmc: bmcs.get(&lease.mac).cloned(),
     }
 }

@@ -1,9 +1,12 @@
 //! A container in Chromium, on a node with the real crun: form, log, shell, stop and deletion.
 
 use crate::{
-    kit::browser::{
-        in_chromium,
-        page::{assert_accessible, click, wait_for},
+    kit::{
+        browser::{
+            in_chromium,
+            page::{assert_accessible, click, wait_for},
+        },
+        web_image::write_layout,
     },
     work::containers::{Host, run},
     world::World,

@@ -258,6 +258,7 @@ impl<'a> Machine<'a> {
             discovered: true,
             relay_port: self.relay_port.clone(),
             is_relayed: self.relay_port.is_some(),
+            bmc: None,
         };
         self.rig.central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(seen)]).await.unwrap();
     }

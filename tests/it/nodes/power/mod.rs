@@ -6,6 +6,9 @@
 //! | here | orders of the command line, to their effect |
 //! | `console_logs` | consoles of booting machines, in the logs of their boots |
 //! | `fenced` | a hung node whose power is cut, and its VM |
+//! | `found` | BMCs that get their addresses from meshd |
+//! | `ladders` | ladders that a rule names |
+//! | `logins` | logins over restarts and as secrets of the site |
 //! | `many` | 200 machines, from a list to their approval |
 //! | `reports` | sensors, event log and versions |
 //! | `stall_retries` | stalled boots that meshd retries by the BMC |
@@ -14,6 +17,9 @@
 
 mod console_logs;
 mod fenced;
+mod found;
+mod ladders;
+mod logins;
 mod many;
 mod reports;
 mod stall_retries;

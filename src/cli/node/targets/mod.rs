@@ -1,4 +1,13 @@
 //! Target nodes of a command: IDs, names, unique prefixes, hostlists or a label selector.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | here | arguments, confirmation, and orders to the targets |
+//! | `found` | nodes that names or a selector select |
+
+mod found;
+
+pub(crate) use found::{SeveralNodes, partly_failed};
 
 use crate::cli::{
     Failure,
@@ -7,8 +16,9 @@ use crate::cli::{
     output::print::{Output, clean, confirm, confirm_number},
 };
 use clap::{Args, Command, CommandFactory as _, error::ErrorKind};
+use found::{find_named, find_present, find_selected};
 use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView, routes as api};
-use meshd_model::fleet::{Phase, Selector, find_nodes};
+use meshd_model::fleet::Selector;
 use meshd_types::{Hostlist, NodeId, ParseError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +57,7 @@ pub(crate) enum NodeSelection {
     /// One node, as given in the argument.
     One(String),
     /// Several nodes, each in the revision that was read.
-    Several(Vec<NodeView>),
+    Several(SeveralNodes),
     /// No node: `--dry-run` only lists the selected nodes.
     Listed,
 }
@@ -98,29 +108,18 @@ impl SelectorArgs {
             }
             (None, names) => match single_word(names) {
                 Some(word) if !self.dry_run => return Ok(NodeSelection::One(word.to_owned())),
-                _ => find_named(client, names).await?,
+                _ => find_present(client, names).await?,
             },
-            (Some(selector), []) => find_selected(client, selector).await?,
+            (Some(selector), []) => find_selected(client, selector).await?.into(),
         };
         if !self.dry_run {
             return Ok(NodeSelection::Several(nodes));
         }
-        message!("{} would be changed:", count_text(nodes.len()));
-        nodes.iter().for_each(|node| message!("  {}", node_text(node)));
+        message!("{} would be changed:", count_text(nodes.nodes.len()));
+        nodes.nodes.iter().for_each(|node| message!("  {}", node_text(node)));
+        nodes.report_absent();
         Ok(NodeSelection::Listed)
     }
-}
-
-async fn find_selected(
-    client: &AdminClient,
-    selector: &Selector,
-) -> Result<Vec<NodeView>, Failure> {
-    let nodes = client.get(api::LIST_NODES.path([]).with("label", selector)).await?;
-    if nodes.is_empty() {
-        let message = format!("no node matches the selector `{selector}`");
-        return Err(Failure::new(message, "list the labels with `meshd node list --labels`"));
-    }
-    Ok(nodes)
 }
 
 /// Returns the word if the names are only one, without brackets and wildcards. The server finds
@@ -135,18 +134,6 @@ fn single_word(names: &[Hostlist]) -> Option<&str> {
 /// Joins the hostlists of a command line.
 pub(crate) fn joined(names: &[Hostlist]) -> Result<Hostlist, Failure> {
     Hostlist::join(names).map_err(|error| Failure::of(&error))
-}
-
-/// Finds nodes by ID, name, unique prefix or hostlist. Returns each node once, in the order of the
-/// names. The result depends on all names: if one is unknown, no node is returned.
-async fn find_named(client: &AdminClient, names: &[Hostlist]) -> Result<Vec<NodeView>, Failure> {
-    let names = joined(names)?;
-    let all = client.get(api::LIST_NODES.path([]).with("removed", true)).await?;
-    let keys = all.iter().map(|node| (node.id, node.name.as_str(), node.phase != Phase::Removed));
-    let ids = find_nodes(&names, keys).map_err(|error| Failure::of(&error))?;
-    let mut nodes: BTreeMap<NodeId, NodeView> =
-        all.into_iter().map(|node| (node.id, node)).collect();
-    Ok(ids.iter().filter_map(|id| nodes.remove(id)).collect())
 }
 
 /// Nodes whose data a command prints, or that it changes one after another.
@@ -238,7 +225,7 @@ pub(crate) async fn confirm_nodes(
 ) -> Result<(), Failure> {
     let nodes = match selection {
         NodeSelection::One(name) => vec![client.get(api::GET_NODE.path([name])).await?.node],
-        NodeSelection::Several(nodes) => nodes.clone(),
+        NodeSelection::Several(several) => several.nodes.clone(),
         NodeSelection::Listed => return Ok(()),
     };
     confirm_change(&nodes, &workloads(client).await?, consequence)
@@ -255,7 +242,7 @@ pub(crate) async fn confirm_interruption(
         NodeSelection::One(name) => {
             (vec![client.get(api::GET_NODE.path([name])).await?.node], true)
         }
-        NodeSelection::Several(nodes) => (nodes.clone(), false),
+        NodeSelection::Several(several) => (several.nodes.clone(), false),
         NodeSelection::Listed => return Ok(()),
     };
     let work = workloads(client).await?;
@@ -348,11 +335,16 @@ where
 /// failed one.
 pub(crate) async fn order_several(
     client: &AdminClient,
-    nodes: Vec<NodeView>,
+    several: SeveralNodes,
     route: &api::BulkPost,
     body: &impl Serialize,
     text: impl Fn(&NodeView) -> String,
 ) -> Result<NodeSelection, Failure> {
+    let absent = several.report_absent();
+    let nodes = several.nodes;
+    if nodes.is_empty() && absent > 0 {
+        return Err(partly_failed(route.verb(), absent, absent));
+    }
     let done = bulk(client, &nodes, route, body).await?;
     if let (false, Some(operation)) = (done.finished, done.operation) {
         message!("operation {operation}; to follow it later: meshd operation follow {operation}");
@@ -361,7 +353,10 @@ pub(crate) async fn order_several(
         let ids: BTreeSet<_> = nodes.iter().map(|node| node.id).collect();
         let mut changed: Vec<NodeView> = client.get(api::LIST_NODES.path([])).await?;
         changed.retain(|node| ids.contains(&node.id));
-        return Ok(NodeSelection::Several(changed));
+        return match absent {
+            0 => Ok(NodeSelection::Several(changed.into())),
+            absent => Err(partly_failed(route.verb(), absent, absent + nodes.len())),
+        };
     }
     for result in &done.results {
         match (&result.node, &result.error) {
@@ -372,17 +367,13 @@ pub(crate) async fn order_several(
             (None, None) => message!("{}: done", result.id),
         }
     }
-    match done.failed {
-        0 => Ok(NodeSelection::Several(
-            done.results.into_iter().filter_map(|result| result.node).collect(),
-        )),
-        failed => {
-            let message =
-                format!("{}: {failed} of {} failed", route.verb(), count_text(done.results.len()));
-            let rest =
-                if failed < done.results.len() { "; the other nodes are changed" } else { "" };
-            Err(Failure::new(message, format!("read the error of each node above{rest}")))
+    match done.failed + absent {
+        0 => {
+            let changed: Vec<NodeView> =
+                done.results.into_iter().filter_map(|result| result.node).collect();
+            Ok(NodeSelection::Several(changed.into()))
         }
+        failed => Err(partly_failed(route.verb(), failed, done.results.len() + absent)),
     }
 }
 
