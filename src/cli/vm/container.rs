@@ -13,7 +13,7 @@ use crate::cli::{
     wait,
 };
 use clap::{Args, Subcommand};
-use meshd_api::{ContainerView, ReplicaView, RunContainer, routes as api};
+use meshd_api::{ContainerView, MountVolume, ReplicaView, RunContainer, routes as api};
 use meshd_config::parse_duration;
 use meshd_model::work::container::ReplicaPhase;
 use meshd_proto::{
@@ -95,6 +95,9 @@ pub(crate) struct RunContainerCommand {
     /// Publish a TCP port, as PORT or NODE-PORT:PORT
     #[arg(long, short, value_name = "PORT", value_parser = port)]
     publish: Vec<PublishedPort>,
+    /// Mount a squashfs volume at a folder, read-only
+    #[arg(long, value_name = "VOLUME:PATH", value_parser = mount)]
+    mount: Vec<MountVolume>,
     /// Set an environment variable
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
@@ -162,6 +165,14 @@ fn port(text: &str) -> Result<PublishedPort, String> {
     };
     let (node, container) = text.split_once(':').unwrap_or((text, text));
     Ok(PublishedPort { node: number(node)?, container: number(container)? })
+}
+
+fn mount(text: &str) -> Result<MountVolume, String> {
+    let (volume, path) = text
+        .split_once(':')
+        .filter(|(volume, path)| !volume.is_empty() && path.starts_with('/'))
+        .ok_or_else(|| "write VOLUME:PATH, such as site-data:/data".to_owned())?;
+    Ok(MountVolume { volume: volume.to_owned(), path: path.to_owned() })
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
@@ -269,7 +280,7 @@ impl ContainerCommand {
                     match client.post(order, &()).await? {
                         Some(gone) => message!("{} is being released by its nodes", gone.name),
                         None => message!(
-                            "{container} has no record; its nodes were ordered to release it"
+                            "{container} is not on record; its nodes were ordered to release it"
                         ),
                     }
                     Ok(())
@@ -301,6 +312,7 @@ impl RunContainerCommand {
             memory_mib: Some(mib(self.memory)),
             scratch_mib: self.scratch.map(mib),
             ports: self.publish,
+            mounts: self.mount,
             restart: self.restart,
             health,
             stop_seconds: Some(self.stop_timeout),
@@ -370,10 +382,16 @@ fn list(all: &[ContainerView], names: &NodeNames) -> String {
             container.replicas.iter().map(|replica| names.maybe_label(replica.node)).collect();
         let restarts: u32 = container.replicas.iter().map(|replica| replica.restarts).sum();
         let nodes = nodes.into_iter().filter(|node| !node.is_empty()).collect::<Vec<_>>();
+        let is_unconfirmed = |it: &&ReplicaView| it.phase == ReplicaPhase::Unconfirmed;
+        let runs = format!("{}/{}", container.running, container.replicas.len());
+        let runs = match container.replicas.iter().filter(is_unconfirmed).count() {
+            0 => runs,
+            count => format!("{runs}, {count} unconfirmed"),
+        };
         [
             container.name.to_string(),
             word(&container.desired_state),
-            format!("{}/{}", container.running, container.replicas.len()),
+            runs,
             restarts.to_string(),
             container.image.to_string(),
             ports(container),
@@ -387,6 +405,12 @@ fn list(all: &[ContainerView], names: &NodeNames) -> String {
 fn ports(container: &ContainerView) -> String {
     let ports = container.ports.iter().map(|port| format!("{}:{}", port.node, port.container));
     ports.collect::<Vec<_>>().join(" ")
+}
+
+fn mounts(container: &ContainerView) -> String {
+    let mounts =
+        container.mounts.iter().map(|mount| format!("{}:{}", mount.volume.short(), mount.path));
+    mounts.collect::<Vec<_>>().join(" ")
 }
 
 fn show(container: &ContainerView, names: &NodeNames) -> String {
@@ -410,6 +434,7 @@ fn show(container: &ContainerView, names: &NodeNames) -> String {
         ("cpus", format!("{}.{:03}", container.cpu_millis / 1000, container.cpu_millis % 1000)),
         ("memory", format!("{} MiB", container.memory_mib)),
         ("ports", ports(container)),
+        ("mounts", mounts(container)),
         ("restart", restart),
         ("health check", health.unwrap_or_default()),
         ("owner", container.owner.clone()),
@@ -444,6 +469,11 @@ mod tests {
         assert_eq!(port("8080:80"), Ok(PublishedPort { node: 8080, container: 80 }));
         for text in ["", "0", "80:", ":80", "1:2:3", "65536", "a:80"] {
             assert!(port(text).is_err(), "{text}");
+        }
+        let data = MountVolume { volume: "data".to_owned(), path: "/srv/a:b".to_owned() };
+        assert_eq!(mount("data:/srv/a:b"), Ok(data));
+        for text in ["", "data", "data:", ":/srv", "data:srv"] {
+            assert!(mount(text).is_err(), "{text}");
         }
         for (text, millis) in [("1", 1000), ("0.5", 500), ("0.25", 250), ("2.125", 2125)] {
             assert_eq!(cpu_millis(text), Ok(millis));
