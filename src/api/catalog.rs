@@ -351,7 +351,7 @@ pub struct VolumeView {
     pub added_at: Timestamp,
     /// VMs that use the volume.
     pub vms: Vec<VmName>,
-    /// Containers whose image the volume is.
+    /// Containers that use the volume as image or mount it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerName>,
 }

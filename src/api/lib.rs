@@ -60,7 +60,7 @@ pub use status::{
     SeriesPointsView, SeriesView, Status, StatusView, UnitCount,
 };
 pub use work::{
-    container::{ContainerView, ReplicaView, RunContainer},
+    container::{ContainerView, MountVolume, ReplicaView, RunContainer},
     container_options,
     slot::{ApproveSlot, SlotView},
     task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView},

@@ -210,6 +210,7 @@ async fn open_store(
         store.read(|model| model.api_tokens().map(|token| token.hash).collect());
     let nodes = store.read(|model| model.nodes().count());
     let vms: Vec<_> = store.read(|model| model.vms().cloned().collect());
+    let containers: Vec<_> = store.read(|model| model.containers().cloned().collect());
     cancel_orders(&store, now).await?;
     let committed = store.commit(|tx| {
         tokens.iter().for_each(|hash| tx.remove_token(*hash));
@@ -217,6 +218,10 @@ async fn open_store(
         for mut vm in vms {
             vm.mark_unconfirmed();
             tx.put_vm(vm);
+        }
+        for mut container in containers {
+            container.mark_unconfirmed();
+            tx.put_container(container);
         }
         pause_rollouts(tx);
         let detail = format!("from the backup of {}, nodes: {nodes}", manifest.created_at);

@@ -1,6 +1,6 @@
 //! Specifications for unit tests.
 
-use meshd_proto::container::{ContainerRestart, PublishedPort, ReplicaSpec};
+use meshd_proto::container::{ContainerRestart, PublishedPort, ReplicaMount, ReplicaSpec};
 use meshd_types::Digest;
 use std::collections::BTreeMap;
 
@@ -19,6 +19,11 @@ pub fn spec(run: u32) -> ReplicaSpec {
         memory_mib: 64,
         scratch_mib: 16,
         ports: vec![PublishedPort { node: 8080, container: 80 }],
+        mounts: vec![ReplicaMount {
+            volume: Digest([8; 32]),
+            size: 8192,
+            path: "/srv/data".to_owned(),
+        }],
         restart: ContainerRestart::Always,
         health: None,
         stop_seconds: 10,

@@ -23,7 +23,7 @@ use meshd_proto::{
     },
     vm::{VmRefusal, VmRefusalReason},
 };
-use meshd_types::Digest;
+use meshd_types::{Digest, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -36,7 +36,7 @@ use tokio::{
 
 /// How often replicas are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// How often unused images are removed. A central node that was away has repeated its orders by
+/// How often unused images and volumes are removed. A central node that was away has repeated its orders by
 /// then.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 /// Time in which the processes of a removed replica end.
@@ -205,14 +205,21 @@ impl ContainerManager {
     }
 
     fn image_state(&self, spec: &ReplicaSpec) -> ImageState {
-        if self.volumes.has(&spec.image) {
+        let (present, missing): (Vec<_>, Vec<_>) =
+            spec.files().partition(|(file, _)| self.volumes.has(file));
+        if missing.is_empty() {
             return ImageState::Present;
         }
-        if !self.volumes.is_fetching(&spec.image) {
+        if missing.iter().any(|(file, _)| !self.volumes.is_fetching(file)) {
             return ImageState::Missing;
         }
-        let bytes = self.volumes.progress([spec.image]).bytes;
-        let percent = bytes.saturating_mul(100) / spec.image_size.max(1);
+        let size = |files: &[(Digest, u64)]| {
+            files.iter().fold(0_u64, |sum, (_, size)| sum.saturating_add(*size))
+        };
+        let fetched = self.volumes.progress(missing.iter().map(|(file, _)| *file)).bytes;
+        let bytes = size(&present).saturating_add(fetched);
+        let total = size(&present).saturating_add(size(&missing));
+        let percent = bytes.saturating_mul(100) / total.max(1);
         ImageState::Fetching { percent: u8::try_from(percent.min(100)).unwrap_or(100) }
     }
 
@@ -222,8 +229,10 @@ impl ContainerManager {
             ReplicaAction::Fetch => {
                 let spec =
                     self.replicas.get(replica).and_then(|found| found.machine.ordered_spec());
-                if let Some(image) = spec.map(|spec| spec.image) {
-                    self.volumes.fetch(image);
+                for (file, _) in spec.into_iter().flat_map(ReplicaSpec::files) {
+                    if !self.volumes.has(&file) {
+                        self.volumes.fetch(file);
+                    }
                 }
             }
             ReplicaAction::Start(spec) => {
@@ -264,7 +273,7 @@ impl ContainerManager {
         if !faults.is_empty() {
             return Err((ContainerFault::Prepare, faults.join("; ")));
         }
-        if user_ids::is_assigned(spec.uid) {
+        if user_ids::is_assigned(spec.uid) && failpoint::defends("container-user") {
             let detail = format!("invalid user {}: the node assigns it to VMs and tasks", spec.uid);
             return Err((ContainerFault::Prepare, detail));
         }
@@ -276,10 +285,12 @@ impl ContainerManager {
         let cgroup = cgroups.group(replica);
         cgroup.make(&spec).map_err(no_groups)?;
         let image = self.volumes.path(&spec.image);
+        let volumes = spec.mounts.iter().map(|mount| self.volumes.path(&mount.volume)).collect();
         let launch = Launch {
             replica: replica.clone(),
             spec,
             image,
+            volumes,
             cgroup,
             hierarchy: cgroups.hierarchy().to_owned(),
             program,
@@ -343,8 +354,13 @@ impl ContainerManager {
             VmRefusalReason::VolumeDiffers => ContainerFault::ImageDiffers,
             _ => ContainerFault::Prepare,
         };
+        let detail = format!("volume {}: {detail}", digest.short());
         for managed in self.replicas.values_mut() {
-            if managed.machine.ordered_spec().is_some_and(|spec| spec.image == digest) {
+            let is_needed = managed
+                .machine
+                .ordered_spec()
+                .is_some_and(|spec| spec.files().any(|(file, _)| file == digest));
+            if is_needed {
                 managed.machine.fetch_failed(kind, &detail);
             }
         }
@@ -407,7 +423,8 @@ impl ContainerManager {
     fn prune(&mut self) {
         let machines = self.replicas.values().map(|managed| &managed.machine);
         let specs = machines.flat_map(|machine| [machine.spec(), machine.ordered_spec()]);
-        let needed: BTreeSet<Digest> = specs.flatten().map(|spec| spec.image).collect();
+        let files = specs.flatten().flat_map(ReplicaSpec::files);
+        let needed: BTreeSet<Digest> = files.map(|(file, _)| file).collect();
         self.volumes.keep_only(&needed);
     }
 

@@ -51,7 +51,7 @@ pub enum SupervisorState {
     Ended(ProgramEnd),
 }
 
-/// The image of a replica on this node.
+/// Image and volumes of a replica on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageState {
     Missing,
@@ -62,7 +62,7 @@ pub enum ImageState {
 /// What the node has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplicaAction {
-    /// Fetch the image.
+    /// Fetch the image and the volumes.
     Fetch,
     /// Start a supervisor.
     Start(Box<ReplicaSpec>),

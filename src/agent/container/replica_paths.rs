@@ -11,7 +11,7 @@
 //!   end.json      how the program ended, written by the supervisor
 //!   runtime.log   messages of the container runtime
 //!   log           output of the program; the newest part has blocks, older parts are holes
-//!   image, scratch, root    mount points
+//!   image, scratch, root, volume-0    mount points
 //! ```
 
 use super::replica_machine::{ProgramEnd, ReplicaRecord, SupervisorState};
@@ -82,6 +82,11 @@ impl ReplicaPaths {
 
     pub fn image(&self) -> PathBuf {
         self.folder.join("image")
+    }
+
+    /// Mount point of a volume, by its place among the mounts.
+    pub fn volume(&self, index: usize) -> PathBuf {
+        self.folder.join(format!("volume-{index}"))
     }
 
     pub fn scratch(&self) -> PathBuf {

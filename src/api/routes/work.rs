@@ -53,7 +53,7 @@ routes! {
 
     LIST_VOLUMES: Get<Array<VolumeView>> = Get::new("/v1/volumes", "List volumes");
     REMOVE_VOLUME: Post<Empty, Object<VolumeView>, 1> =
-        Post::new("/v1/volumes/{volume}/remove", Verb::VolumeRemove, "Remove a volume that no VM uses");
+        Post::new("/v1/volumes/{volume}/remove", Verb::VolumeRemove, "Remove a volume that nothing uses");
 
     LIST_CONTAINERS: Get<Array<ContainerView>> = Get::new("/v1/containers", "List containers").query(CONTAINER_PARAMETERS);
     GET_CONTAINER: Get<Object<ContainerView>, 1> =

@@ -1,8 +1,8 @@
 //! Requests and responses for containers.
 
-use meshd_model::work::container::{Container, ContainerGoal, Replica, ReplicaPhase};
+use meshd_model::work::container::{Container, ContainerGoal, Replica, ReplicaPhase, UNCONFIRMED};
 use meshd_proto::container::{
-    ContainerRestart, HealthCheck, PublishedPort, ReplicaId, ReplicaState,
+    ContainerRestart, HealthCheck, PublishedPort, ReplicaId, ReplicaMount, ReplicaState,
 };
 use meshd_types::{ContainerName, Digest, NodeId, Timestamp, VolumeFileName};
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,9 @@ pub struct RunContainer {
     /// TCP ports of the node that lead to ports of the replica.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PublishedPort>,
+    /// Volumes that the replicas see as folders, read-only: at most 8.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<MountVolume>,
     /// Default: always.
     #[serde(default)]
     pub restart: ContainerRestart,
@@ -54,6 +57,17 @@ pub struct RunContainer {
     /// Seconds between SIGTERM and SIGKILL. Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_seconds: Option<u16>,
+}
+
+/// A volume to mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MountVolume {
+    /// Name or digest of a squashfs volume.
+    pub volume: String,
+    /// Absolute path of a folder in the replica, outside /dev, /proc and /sys. No mount contains
+    /// another one.
+    pub path: String,
 }
 
 fn one() -> u16 {
@@ -81,6 +95,8 @@ pub struct ContainerView {
     pub memory_mib: u32,
     pub scratch_mib: u32,
     pub ports: Vec<PublishedPort>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<ReplicaMount>,
     pub restart: ContainerRestart,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthCheck>,
@@ -110,7 +126,7 @@ pub struct ReplicaView {
     /// Last exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u8>,
-    /// Why it failed, leaves its node, or has none.
+    /// Why it failed, leaves its node, has none, or is not ordered to run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
@@ -144,6 +160,7 @@ impl ContainerView {
             memory_mib: spec.memory_mib,
             scratch_mib: spec.scratch_mib,
             ports: spec.ports,
+            mounts: spec.mounts,
             restart: spec.restart,
             health: spec.health,
             stop_seconds: spec.stop_seconds,
@@ -178,7 +195,9 @@ impl ReplicaView {
             Some(ReplicaState::Fetching { percent }) => Some(format!("{percent} % fetched")),
             _ => None,
         };
-        let detail = replica.leaving.clone().or(fault).or_else(|| replica.obstacle.clone());
+        let hold = (phase == ReplicaPhase::Unconfirmed).then(|| UNCONFIRMED.to_owned());
+        let detail = hold.or_else(|| replica.leaving.clone()).or(fault);
+        let detail = detail.or_else(|| replica.obstacle.clone());
         ReplicaView {
             id,
             phase,

@@ -1,8 +1,9 @@
 //! Options of a container as people write and read them, on the command line and in the web UI. An
 //! error says what to write.
 
+use super::container::MountVolume;
 use meshd_proto::{
-    container::{ContainerRestart, HealthProbe, PublishedPort},
+    container::{ContainerRestart, HealthProbe, PublishedPort, ReplicaMount},
     vm::ByteSize,
 };
 
@@ -20,6 +21,18 @@ pub fn parse_port(text: &str) -> Result<PublishedPort, String> {
     };
     let (node, container) = text.split_once(':').unwrap_or((text, text));
     Ok(PublishedPort { node: number(node)?, container: number(container)? })
+}
+
+/// Parses a mount: `VOLUME:PATH`.
+///
+/// # Errors
+/// The volume or the absolute path is missing.
+pub fn parse_mount(text: &str) -> Result<MountVolume, String> {
+    let (volume, path) = text
+        .split_once(':')
+        .filter(|(volume, path)| !volume.is_empty() && path.starts_with('/'))
+        .ok_or_else(|| "write VOLUME:PATH, such as site-data:/data".to_owned())?;
+    Ok(MountVolume { volume: volume.to_owned(), path: path.to_owned() })
 }
 
 /// Parses a variable: `NAME=VALUE`.
@@ -118,6 +131,12 @@ pub fn port_words(ports: &[PublishedPort]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// Returns mounts as [`parse_mount`] reads them, with the begin of each digest.
+pub fn mount_words(mounts: &[ReplicaMount]) -> String {
+    let words = mounts.iter().map(|mount| format!("{}:{}", mount.volume.short(), mount.path));
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Returns a number of CPUs: `0.5`.
 pub fn cpu_words(cpu_millis: u32) -> String {
     let words = format!("{}.{:03}", cpu_millis / 1000, cpu_millis % 1000);
@@ -153,6 +172,11 @@ mod tests {
         assert_eq!(parse_port("8080:80"), Ok(PublishedPort { node: 8080, container: 80 }));
         for text in ["", "0", "80:", ":80", "1:2:3", "65536", "a:80"] {
             assert!(parse_port(text).is_err(), "{text}");
+        }
+        let data = MountVolume { volume: "data".to_owned(), path: "/srv/a:b".to_owned() };
+        assert_eq!(parse_mount("data:/srv/a:b"), Ok(data));
+        for text in ["", "data", "data:", ":/srv", "data:srv"] {
+            assert!(parse_mount(text).is_err(), "{text}");
         }
         for (text, millis) in [("1", 1000), ("0.5", 500), ("0.25", 250), ("2.125", 2125)] {
             assert_eq!(parse_cpu_millis(text), Ok(millis));

@@ -22,6 +22,8 @@ pub enum RootFault {
     WrongSize { name: String, found: u64, stated: u64 },
     #[error("{name} is no OCI image: {why}")]
     Oci { name: String, why: String },
+    #[error("{name} has {count} images for {arch} instead of one")]
+    Images { name: String, count: usize, arch: Architecture },
     #[error("{name} has no image `{tag}`; it has {known}")]
     NoTag { name: String, tag: String, known: String },
     #[error("`{path}` in {name} {why}")]
@@ -48,7 +50,7 @@ pub enum RootFault {
     ModulesTooLarge(u64),
     #[error("the root has no program /sbin/init")]
     NoInit,
-    #[error("{what} is built for {found}, and the recipe says {expected}")]
+    #[error("{what} is built for {found} instead of {expected}")]
     Architecture { what: String, found: String, expected: Architecture },
     #[error("veritysetup printed no root hash")]
     NoRootHash,
@@ -61,8 +63,9 @@ meshd_types::hints!(RootFault {
     RootFault::WrongDigest { .. } => "copy the image again";
     RootFault::Changed(_) => "build the image again when nothing writes it";
     RootFault::WrongSize { .. } => "copy the image again";
-    RootFault::Oci { .. } => "correct the image, or name one by its tag: FOLDER:TAG";
-    RootFault::NoTag { .. } => "name one of its tags: FOLDER:TAG";
+    RootFault::Oci { .. } => "make it with umoci, skopeo or buildah";
+    RootFault::Images { .. } => "name one by its tag, oci = \"FOLDER:TAG\", or correct `arch` in image.toml";
+    RootFault::NoTag { .. } => "write oci = \"FOLDER:TAG\"";
     RootFault::Path { .. } => "remove the entry from the source";
     RootFault::TooMany(_) => "remove files from the root";
     RootFault::TooLarge(_) => "remove files from the root";

@@ -98,7 +98,29 @@ fn build(
     require_tools(&ROOT_TOOLS)?;
     require_mapped_namespaces()?;
     let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
-    let fetched = report_step(progress, BuildStep::FetchRoot, || sources::fetch(recipe, &work))?;
+    let Source { fetched, mut tree, mut contents } = read_source(recipe, &work, progress)?;
+    machine_state::remove(&mut tree, &mut contents)
+        .map_err(io_error("write", work.path("contents")))?;
+    check_passed_names(&tree)?;
+    let root = Root { tree: &tree, contents: &contents, arch: recipe.arch };
+    let maker = Maker { request, recipe, progress, work: &work, root };
+    maker.make(digest, fetched)
+}
+
+/// A source, whose archives are merged into one tree.
+struct Source {
+    fetched: Fetched,
+    tree: RootTree,
+    contents: ContentStore,
+}
+
+/// Fetches a source and reads its archives.
+fn read_source(
+    recipe: &RootRecipe,
+    work: &BuildFolder,
+    progress: &dyn Progress,
+) -> Result<Source, BuildError> {
+    let fetched = report_step(progress, BuildStep::FetchRoot, || sources::fetch(recipe, work))?;
     let mut contents = ContentStore::new(work.folder("contents")?);
     let mut tree = RootTree::new(LIMITS);
     report_step(progress, BuildStep::UnpackRoot, || {
@@ -112,16 +134,12 @@ fn build(
             reader.add(archive)?;
         }
         let Used { entries, left_out, .. } = reader.used;
-        machine_state::remove(&mut tree, &mut contents)
-            .map_err(io_error("write", work.path("contents")))?;
         check_passed_names(&tree)?;
         let note = format!("{entries} entries, {left_out} devices and pipes left out");
         progress.note(BuildStep::UnpackRoot, &note);
         Ok(())
     })?;
-    let root = Root { tree: &tree, contents: &contents, arch: recipe.arch };
-    let maker = Maker { request, recipe, progress, work: &work, root };
-    maker.make(digest, fetched)
+    Ok(Source { fetched, tree, contents })
 }
 
 /// Refuses a root whose paths were not all followed.

@@ -384,7 +384,7 @@ fn root_that_no_node_can_boot_is_refused_with_its_cause() {
     items[3].content = b"text";
     assert!(inspect(&items, x86).unwrap_err().contains("no program /sbin/init"));
     let built_for = inspect(&good(), Architecture::Aarch64).unwrap_err();
-    assert!(built_for.contains("is built for x86_64, and the recipe says aarch64"), "{built_for}");
+    assert!(built_for.contains("is built for x86_64 instead of aarch64"), "{built_for}");
     let mut items = good();
     items[3].content = &foreign;
     assert!(inspect(&items, x86).unwrap_err().contains("/sbin/init is built for aarch64"));
@@ -425,7 +425,7 @@ fn modules_list_that_leads_out_of_its_folder_is_refused() {
 }
 
 /// Writes a layout with one image of one layer. Returns the path of the layer.
-fn write_layout(folder: &Path, architecture: &str, layer: &[u8]) -> PathBuf {
+pub(super) fn write_layout(folder: &Path, architecture: &str, layer: &[u8]) -> PathBuf {
     let blobs = folder.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();
     let put = |bytes: &[u8]| {
@@ -464,7 +464,7 @@ fn oci_image_with_a_lying_or_truncated_blob_is_refused() {
     let unknown = image(x86, Some("v2")).unwrap_err();
     assert_eq!(unknown, "lab has no image `v2`; it has v1");
     let foreign = image(Architecture::Aarch64, None).unwrap_err();
-    assert_eq!(foreign, "lab is built for amd64, and the recipe says aarch64");
+    assert_eq!(foreign, "lab is built for amd64 instead of aarch64");
     fs::write(&path, &layer[..512]).unwrap();
     let truncated = image(x86, None).unwrap_err();
     assert!(

@@ -1,4 +1,4 @@
-//! Volume files of VMs and images of containers, named by digest.
+//! Volume files of VMs, images of containers and files that they mount, named by digest.
 //!
 //! ```text
 //! blobs_dir/volumes/<digest>         a file, never changed
@@ -10,9 +10,11 @@
 //! | --- | --- |
 //! | `container_image` | the configuration of a container's image |
 //! | `qcow2_file` | checks that a qcow2 file contains the clusters that its tables name |
+//! | `squashfs_file` | checks that a squashfs file contains the tables that its header names |
 
 mod container_image;
 mod qcow2_file;
+mod squashfs_file;
 
 pub use container_image::ContainerImage;
 
@@ -46,7 +48,7 @@ const TEMPORARY: &str = ".new-";
 pub enum VolumeKind {
     Qcow2,
     Iso,
-    /// The image of a container.
+    /// The image of a container, or files that containers mount.
     Squashfs,
 }
 
@@ -71,18 +73,19 @@ pub struct VolumeInfo {
     /// Disk size in bytes, as a guest sees it.
     pub virtual_size: u64,
     pub added_at: Timestamp,
-    /// Configuration of the image of a container; `None` for volumes of VMs.
+    /// Configuration of the image of a container; `None` for other volumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Box<ContainerImage>>,
 }
 
 impl VolumeInfo {
     /// Returns true if this description may replace another one of the same file. The digest of an
-    /// image does not cover its configuration.
+    /// image does not cover its configuration, which must not be lost.
     fn replaces_description(&self, other: &VolumeInfo) -> bool {
         match (&self.container, &other.container) {
             (Some(new), Some(old)) => self.name == other.name && new.has_same_configuration(old),
-            _ => true,
+            (None, Some(_)) => false,
+            (_, None) => true,
         }
     }
 }
@@ -99,7 +102,7 @@ pub enum VolumeError {
     },
     #[error("volume {} is called `{name}` already", digest.short())]
     Taken { name: VolumeFileName, digest: Digest },
-    #[error("cannot import image `{name}`: its files are those of image `{other}`")]
+    #[error("cannot add `{name}`: its files are those of image `{other}`")]
     SameFiles { name: VolumeFileName, other: VolumeFileName },
     #[error("cannot remove volume {name}: VMs of another site use it, as {} says", list.display())]
     Foreign { name: VolumeFileName, list: PathBuf },
@@ -112,7 +115,7 @@ pub enum VolumeError {
 meshd_types::hints!(VolumeError {
     VolumeError::Io { .. } => "check the file and the disk";
     VolumeError::Taken { .. } => "give this one another with --name, or remove that one";
-    VolumeError::SameFiles { other, .. } => "run `{other}`, with other arguments, variables or user if you need them; or remove it first: meshd volume remove {other}";
+    VolumeError::SameFiles { other, .. } => "use `{other}`, with other arguments, variables or user if you need them; or remove it first: meshd volume remove {other}";
     VolumeError::Foreign { .. } => "delete them first, or that list if its site is gone";
     VolumeError::None(_) => "`meshd volume list` lists all volumes";
 });
@@ -372,10 +375,14 @@ fn kind(file: &File, head: &[u8]) -> io::Result<Result<(VolumeKind, Option<u64>)
         let size = qcow2_file::check(file, head)?;
         return Ok(size.map(|size| (VolumeKind::Qcow2, Some(size))).map_err(str::to_owned));
     }
+    if head.starts_with(squashfs_file::MAGIC) {
+        let checked = squashfs_file::check(file, head)?;
+        return Ok(checked.map(|()| (VolumeKind::Squashfs, None)).map_err(str::to_owned));
+    }
     if head.get(ISO_MARK.0..) == Some(ISO_MARK.1) {
         return Ok(Ok((VolumeKind::Iso, None)));
     }
-    Ok(Err("it is neither qcow2 nor an ISO 9660 image; make a disk one with `qemu-img convert -O qcow2`".to_owned()))
+    Ok(Err("it is neither qcow2, ISO 9660 nor squashfs; make a disk one with `qemu-img convert -O qcow2`, a folder one with `mksquashfs`".to_owned()))
 }
 
 #[cfg(test)]

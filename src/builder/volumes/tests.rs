@@ -197,4 +197,26 @@ fn image_with_the_files_of_another_image_is_refused() {
     assert_eq!(volumes.list().expect("read"), std::slice::from_ref(&web));
     let again = add("web", image(2, "server")).expect("a manifest alone changes nothing");
     assert_eq!(again.digest, web.digest);
+    fs::write(&file, squashfs(&dir.path().join("tree"))).expect("written");
+    let name = |text: &str| text.parse().expect("a name");
+    let data = volumes.add(&file, name("data"), Timestamp::EPOCH, |_| {}).expect("added");
+    assert_eq!((data.kind, data.container), (VolumeKind::Squashfs, None));
+    let site = add("site", image(3, "server")).expect("files become an image");
+    let refused = volumes.add(&file, name("site"), Timestamp::EPOCH, |_| {});
+    let refused = refused.expect_err("its configuration would be lost").to_string();
+    assert!(refused.contains("image `site`"), "{refused}");
+    assert_eq!(volumes.find("site").expect("there"), site);
+}
+
+/// Makes a squashfs of an empty folder.
+fn squashfs(folder: &Path) -> Vec<u8> {
+    let image = folder.with_extension("squashfs");
+    fs::create_dir_all(folder).expect("made");
+    let made = std::process::Command::new("mksquashfs")
+        .args([folder, &image])
+        .args(["-quiet", "-noappend", "-no-progress"])
+        .output()
+        .expect("mksquashfs, from `.ci/setup`");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    fs::read(image).expect("read")
 }

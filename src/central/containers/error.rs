@@ -3,9 +3,9 @@
 use super::MAX_SITE_CONTAINERS;
 use crate::vms::VolumeUseError;
 use meshd_model::work::container::NoReplicaPlacement;
-use meshd_proto::vm::SpecFault;
+use meshd_proto::{container::ReplicaId, vm::SpecFault};
 use meshd_store::StoreError;
-use meshd_types::{ContainerName, ParseError, VolumeFileName};
+use meshd_types::{ContainerName, NodeId, ParseError, VolumeFileName};
 
 /// Why an order about a container is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -20,10 +20,14 @@ pub enum ContainerError {
     Unsound { name: ContainerName, fault: SpecFault },
     #[error("cannot run container `{name}`: volume {volume} is no image of a container")]
     NoImage { name: ContainerName, volume: VolumeFileName },
+    #[error("cannot run container `{name}`: volume {volume} has no files to mount")]
+    NoFiles { name: ContainerName, volume: VolumeFileName },
     #[error("cannot run container `{name}`: {source}")]
     Replicas { name: ContainerName, source: ParseError },
     #[error("cannot run container: {0}")]
     NoPlacement(NoReplicaPlacement),
+    #[error("cannot start container `{name}`: node {node} also runs replica {replica}")]
+    Elsewhere { name: ContainerName, replica: ReplicaId, node: NodeId },
     #[error("container `{0}` is being deleted")]
     Releasing(ContainerName),
     #[error(transparent)]
@@ -38,6 +42,8 @@ meshd_types::hints!(ContainerError {
     ContainerError::TooMany => "delete some";
     ContainerError::Unsound { fault, .. } => "{}", fault.hint;
     ContainerError::NoImage { .. } => "import one: meshd image import NAME --container oci:DIR";
+    ContainerError::NoFiles { .. } => "add a squashfs: mksquashfs DIR FILE, then meshd volume add FILE";
+    ContainerError::Elsewhere { replica, .. } => "end that copy first: meshd container delete {replica}";
     ContainerError::NoPlacement(why) => "{}", why.remedy();
     ContainerError::Releasing(_) => "retry after it disappears from `meshd container list`";
     @source ContainerError::Replicas { source, .. } => source;

@@ -7,17 +7,20 @@
 use super::{Containers, MAX_SITE_CONTAINERS, error::ContainerError};
 use crate::{links::SpecPart, vms::may_run};
 use meshd_api::RunContainer;
-use meshd_builder::{ContainerImage, VolumeError, VolumeInfo};
+use meshd_builder::{ContainerImage, VolumeError, VolumeInfo, VolumeKind};
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind},
     work::container::{Container, ContainerGoal, Replica},
 };
 use meshd_proto::{
     Section,
-    container::{ContainerDesiredState, ContainerEntry, MAX_NODE_REPLICAS, ReplicaId, ReplicaSpec},
+    container::{
+        ContainerDesiredState, ContainerEntry, MAX_MOUNTS, MAX_NODE_REPLICAS, ReplicaId,
+        ReplicaMount, ReplicaSpec,
+    },
 };
 use meshd_store::{Model, Tx};
-use meshd_types::{ContainerName, NodeId, Timestamp};
+use meshd_types::{ContainerName, Digest, NodeId, Timestamp};
 use std::collections::BTreeSet;
 
 /// Limits of a container that names none.
@@ -47,13 +50,14 @@ impl Containers {
         audit: &AuditContext,
     ) -> Result<Container, ContainerError> {
         let image = self.vms.find_volume(&order.image).await?;
-        let mut container = self.new_container(order, &image, audit)?;
+        let mounts = self.find_mounts(&order).await?;
+        let mut container = self.new_container(order, &image, mounts, audit)?;
         let snapshot = self.env.snapshot();
         let now = container.created_at;
-        let digest = container.spec.image;
+        let files: BTreeSet<Digest> = container.spec.files().map(|(file, _)| file).collect();
         // No volume may be removed between its check and the record that names it.
         let _stay = self.vms.keep_volumes().await;
-        self.vms.declare_volumes_with(BTreeSet::from([digest])).await;
+        self.vms.declare_volumes_with(files.clone()).await;
         let committed = self.env.store.commit(|tx| {
             let name = &container.name;
             match tx.container(name) {
@@ -66,8 +70,8 @@ impl Containers {
                 }
                 None => {}
             }
-            if !self.vms.has_volume(&digest) {
-                let gone = VolumeError::None(image.name.to_string());
+            if let Some(file) = files.iter().find(|file| !self.vms.has_volume(file)) {
+                let gone = VolumeError::None(file.to_string());
                 return Err(ContainerError::Volume(gone.into()));
             }
             for index in 0..container.replicas.len() {
@@ -89,11 +93,27 @@ impl Containers {
         Ok(container)
     }
 
+    /// Finds the volumes that an order mounts.
+    async fn find_mounts(&self, order: &RunContainer) -> Result<Vec<ReplicaMount>, ContainerError> {
+        let mut mounts = Vec::new();
+        // One more than permitted: the check of the specification names the limit.
+        for mount in order.mounts.iter().take(MAX_MOUNTS + 1) {
+            let VolumeInfo { name: volume, digest, kind, size, .. } =
+                self.vms.find_volume(&mount.volume).await?;
+            if kind != VolumeKind::Squashfs {
+                return Err(ContainerError::NoFiles { name: order.name.clone(), volume });
+            }
+            mounts.push(ReplicaMount { volume: digest, size, path: mount.path.clone() });
+        }
+        Ok(mounts)
+    }
+
     /// Completes an order with the configuration of its image.
     fn new_container(
         &self,
         order: RunContainer,
         volume: &VolumeInfo,
+        mounts: Vec<ReplicaMount>,
         audit: &AuditContext,
     ) -> Result<Container, ContainerError> {
         let name = order.name.clone();
@@ -102,7 +122,7 @@ impl Containers {
         };
         let replicas = Replica::first_starts(order.replicas)
             .map_err(|source| ContainerError::Replicas { name: name.clone(), source })?;
-        let spec = complete(order, volume, image);
+        let spec = ReplicaSpec { mounts, ..complete(order, volume, image) };
         if let Some(fault) = spec.faults().into_iter().next() {
             return Err(ContainerError::Unsound { name, fault });
         }
@@ -124,7 +144,12 @@ impl Containers {
         name: &str,
         audit: &AuditContext,
     ) -> Result<Container, ContainerError> {
-        let container = self.order(name, "start ordered", audit, Container::start).await?;
+        let start = |container: &mut Container| {
+            self.check_not_elsewhere(container)?;
+            container.start();
+            Ok(())
+        };
+        let container = self.order(name, "start ordered", audit, start).await?;
         self.place_waiting_replicas().await;
         Ok(container)
     }
@@ -135,7 +160,26 @@ impl Containers {
         name: &str,
         audit: &AuditContext,
     ) -> Result<Container, ContainerError> {
-        self.order(name, "stop ordered", audit, Container::stop).await
+        let stop = |container: &mut Container| {
+            container.stop();
+            Ok(())
+        };
+        self.order(name, "stop ordered", audit, stop).await
+    }
+
+    /// Refuses to start a replica from a backup that another node reports: there are never two
+    /// copies.
+    fn check_not_elsewhere(&self, container: &Container) -> Result<(), ContainerError> {
+        let unconfirmed = container.replicas.iter().enumerate().filter(|(_, it)| it.unconfirmed);
+        for (index, replica) in unconfirmed {
+            let replica_id = container.replica_id(index);
+            let nodes = self.reported.orphan_replicas.find(&replica_id);
+            if let Some(node) = nodes.into_iter().find(|node| replica.node() != Some(*node)) {
+                let name = container.name.clone();
+                return Err(ContainerError::Elsewhere { name, replica: replica_id, node });
+            }
+        }
+        Ok(())
     }
 
     async fn order(
@@ -143,7 +187,7 @@ impl Containers {
         name: &str,
         detail: &str,
         audit: &AuditContext,
-        change: fn(&mut Container),
+        change: impl Fn(&mut Container) -> Result<(), ContainerError> + Send,
     ) -> Result<Container, ContainerError> {
         let now = self.env.now();
         let name = self.container(name)?.name;
@@ -153,7 +197,7 @@ impl Containers {
                 return Err(ContainerError::Releasing(name));
             }
             let before = container.clone();
-            change(&mut container);
+            change(&mut container)?;
             if container != before {
                 tx.event(container_event(&container, None, audit, detail, now));
                 tx.put_container(container.clone());
@@ -165,8 +209,9 @@ impl Containers {
         Ok(container)
     }
 
-    /// Deletes a container: its nodes release everything, then the record is removed. Releases the
-    /// replicas of a container that is not on record, but on nodes; then the answer is `None`.
+    /// Deletes a container: its nodes release everything, then the record is removed. A container or
+    /// a replica may also be on nodes without being on record there: these release it. The answer is
+    /// `None` if there is no record.
     pub async fn delete(
         &self,
         name: &str,
@@ -174,7 +219,11 @@ impl Containers {
     ) -> Result<Option<Container>, ContainerError> {
         let name = match self.container(name) {
             Ok(container) => container.name,
-            Err(error) if self.release_orphans(name) => {
+            Err(error)
+                if self.release_orphans(|id| {
+                    id.container.as_str() == name || id.to_string() == name
+                }) =>
+            {
                 tracing::info!(%error, "nodes release its replicas");
                 return Ok(None);
             }
@@ -192,6 +241,7 @@ impl Containers {
         });
         let container = stored.await?;
         self.notify(&container);
+        self.release_orphans(|id| id.container == container.name);
         Ok(Some(container))
     }
 
@@ -255,6 +305,7 @@ fn complete(order: RunContainer, volume: &VolumeInfo, image: &ContainerImage) ->
         memory_mib,
         scratch_mib: order.scratch_mib.unwrap_or(SCRATCH_MIB.min((memory_mib / 4).max(1))),
         ports: order.ports,
+        mounts: Vec::new(),
         restart: order.restart,
         health: order.health,
         stop_seconds: order.stop_seconds.unwrap_or(STOP_SECONDS),

@@ -53,6 +53,7 @@ impl Containers {
         }
         let stored = self.env.store.commit(|tx| {
             let mut is_reordered = false;
+            let mut confirmed = BTreeSet::new();
             for (name, index) in placed_on(tx.before(), node) {
                 let Ok(before) = existing(tx, &name) else { continue };
                 let mut container = before.clone();
@@ -61,21 +62,28 @@ impl Containers {
                 if let Some(detail) = change.map(describe) {
                     tx.event(replica_event(&id, Some(node), Actor::Node, &detail, now));
                 }
+                if before.is_unconfirmed(index) && !container.is_unconfirmed(index) {
+                    confirmed.insert(id);
+                }
                 if container != before {
                     is_reordered |= !before.entries_for(node).eq(container.entries_for(node));
                     tx.put_container(container);
                 }
             }
-            Ok::<_, StoreError>(is_reordered)
+            Ok::<_, StoreError>((is_reordered, confirmed))
         });
-        if stored.await? {
+        let (is_reordered, confirmed) = stored.await?;
+        if is_reordered {
             self.links.notify_node(node, SpecPart::Containers);
         }
+        // No other node may keep a copy of what is on record here.
+        self.release_orphans(|id| confirmed.contains(id));
         Ok(())
     }
 
     /// Sorts the replicas that are not on record at this node: those of a container on record must
-    /// be removed, the others are shown. A report causes the first order only.
+    /// be removed, the others are shown. A report causes the first order only. After a restore, the
+    /// replica of this node may be the only one.
     async fn sort_strangers(&self, node: NodeId, replicas: &[ReplicaReport]) {
         let ids = replicas.iter().map(|report| report.replica.clone());
         let ordered = self.reported.replica_removals.of(node);
@@ -83,7 +91,11 @@ impl Containers {
             self.env.store.read(|model| {
                 let is_elsewhere = |id: &ReplicaId| node_of(model, id) != Some(node);
                 let strangers = ids.filter(is_elsewhere);
-                strangers.partition(|id| model.container(&id.container).is_some())
+                strangers.partition(|id| {
+                    let index = usize::from(id.index);
+                    let container = model.container(&id.container);
+                    container.is_some_and(|container| !container.is_unconfirmed(index))
+                })
             });
         // An operator ordered the removal of these.
         removals.extend(orphans.intersection(&ordered).cloned());
@@ -94,8 +106,9 @@ impl Containers {
         let new = self.reported.orphan_replicas.set(node, orphans);
         // A node that invents replicas must not evict events of others.
         if !new.is_empty() && self.env.allows(&format!("strange containers of {node}")) {
-            let detail =
-                format!("the node runs {names}, not on record; `meshd container delete` ends it");
+            let detail = format!(
+                "the node runs {names}, not on record there; `meshd container delete` ends it"
+            );
             let event = Event::new(self.env.now(), Actor::Node, EventKind::Container, detail);
             self.env.record(event.of_node(node)).await;
         }
@@ -133,10 +146,9 @@ impl Containers {
         Ok(())
     }
 
-    /// Ends the replicas of a container that is not on record; true if a node has one.
-    pub(super) fn release_orphans(&self, name: &str) -> bool {
-        let is_of = |id: &ReplicaId| id.container.as_str() == name;
-        let found = self.reported.orphan_replicas.matching(is_of);
+    /// Ends replicas that are not on record at their nodes; true if a node has one.
+    pub(super) fn release_orphans(&self, is_wanted: impl Fn(&ReplicaId) -> bool) -> bool {
+        let found = self.reported.orphan_replicas.matching(is_wanted);
         for (node, replicas) in &found {
             self.reported.replica_removals.extend(*node, replicas);
             self.links.notify_node(*node, SpecPart::Containers);

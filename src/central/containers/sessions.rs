@@ -3,10 +3,7 @@
 //! and thereby in the audit log; its arguments and what it reads and writes are not.
 
 use super::{Containers, error::ContainerError, lifecycle::replica_event};
-use crate::{
-    environment::alarms::log_failure,
-    links::{ConnectError, ConsoleSession, ShellTerminal, end_detail},
-};
+use crate::links::{ConnectError, ConsoleSession, ShellTerminal, end_detail};
 use meshd_model::fleet::AuditContext;
 use meshd_proto::{
     FromCentral,
@@ -79,7 +76,8 @@ impl Containers {
             .map_err(|source| ReplicaSessionError::Argv { replica: replica.clone(), source })?;
         self.links.check_console(node)?;
         let begin = format!("an admin runs {}", argv.first().map_or("", String::as_str));
-        self.record_exec(&replica, node, &begin, audit).await?;
+        let begin = replica_event(&replica, Some(node), audit, &begin, self.env.now());
+        self.env.store_event(begin).await?;
         let order = |console| {
             let shell = terminal.order(console);
             let replica = replica.clone();
@@ -96,23 +94,9 @@ impl Containers {
     pub async fn exec_ended(&self, text: &str, why: &str, audit: &AuditContext) {
         // The replica may have moved or be deleted meanwhile.
         let Ok((node, replica)) = self.find_replica(text) else { return };
-        let recorded = self.record_exec(&replica, node, &end_detail(why), audit).await;
-        log_failure(recorded, "cannot record the end of a program in a container");
-    }
-
-    async fn record_exec(
-        &self,
-        replica: &ReplicaId,
-        node: NodeId,
-        detail: &str,
-        audit: &AuditContext,
-    ) -> Result<(), StoreError> {
-        let now = self.env.now();
-        let stored = self.env.store.commit(|tx| {
-            tx.event(replica_event(replica, Some(node), audit, detail, now));
-            Ok(())
-        });
-        stored.await
+        let detail = end_detail(why);
+        let end = replica_event(&replica, Some(node), audit, &detail, self.env.now());
+        self.env.record(end).await;
     }
 
     /// Finds a replica by its ID, or the only one of a container by its name.

@@ -2,10 +2,7 @@
 //! is typed and shown is not.
 
 use super::Tasks;
-use crate::{
-    environment::alarms::log_failure,
-    links::{ConnectError, ConsoleSession, ShellTerminal, end_detail},
-};
+use crate::links::{ConnectError, ConsoleSession, ShellTerminal, end_detail};
 use meshd_model::fleet::{AuditContext, Event, EventKind};
 use meshd_proto::FromCentral;
 use meshd_store::StoreError;
@@ -46,7 +43,7 @@ impl Tasks {
     ) -> Result<ConsoleSession, ShellError> {
         self.check_shells()?;
         self.links.check_console(node)?;
-        self.record_shell(node, "an admin opens a shell", audit).await?;
+        self.env.store_event(self.shell_event(node, "an admin opens a shell", audit)).await?;
         let order = |console| FromCentral::Shell(terminal.order(console));
         let opened = self.links.open_console(node, order).await;
         if let Err(error) = &opened {
@@ -57,21 +54,10 @@ impl Tasks {
 
     /// Records the end of a shell. `why` may contain words of the node.
     pub async fn shell_ended(&self, node: NodeId, why: &str, audit: &AuditContext) {
-        let recorded = self.record_shell(node, &end_detail(why), audit).await;
-        log_failure(recorded, "cannot record the end of a shell");
+        self.env.record(self.shell_event(node, &end_detail(why), audit)).await;
     }
 
-    async fn record_shell(
-        &self,
-        node: NodeId,
-        detail: &str,
-        audit: &AuditContext,
-    ) -> Result<(), StoreError> {
-        let now = self.env.now();
-        let stored = self.env.store.commit(|tx| {
-            tx.event(Event::new(now, audit, EventKind::NodeShell, detail).of_node(node));
-            Ok(())
-        });
-        stored.await
+    fn shell_event(&self, node: NodeId, detail: &str, audit: &AuditContext) -> Event {
+        Event::new(self.env.now(), audit, EventKind::NodeShell, detail).of_node(node)
     }
 }

@@ -22,8 +22,8 @@ use super::{
 use clap::Subcommand;
 use meshd_api::{ImageView, routes as api};
 use meshd_builder::{
-    ArtifactKind, BuildError, BuildRequest, ContainerImport, ContainerImportError, ContainerSource,
-    ImportRequest, Version,
+    ArtifactKind, BuildError, BuildRequest, ContainerImport, ContainerSource, ImportRequest,
+    Version,
     import::recipe::{is_import, is_url},
 };
 use meshd_config::{Site, suggest};
@@ -296,8 +296,8 @@ fn import_container_image(
     on_first_end_signal(meshd_builder::interrupt)?;
     let imported = meshd_builder::import_container(&import, &Drawing::new());
     let volume = imported.map_err(|error| match error {
-        ContainerImportError::Build(error) => build_failure(error),
-        ContainerImportError::Volume(error) => Failure::of(&error),
+        _ if meshd_builder::is_interrupted() => Failure::new("interrupted", ""),
+        error => Failure::of(&error),
     })?;
     write(&format!("{}: {}, {}\n", volume.name, bytes(volume.size), volume.digest))
 }

@@ -14,10 +14,10 @@ use crate::cli::{
 };
 use clap::{Args, Subcommand};
 use meshd_api::{
-    ContainerView, ReplicaView, RunContainer,
+    ContainerView, MountVolume, ReplicaView, RunContainer,
     container_options::{
-        cpu_words, parse_cpu_millis, parse_port, parse_probe, parse_restart, parse_user,
-        parse_variable, port_words, probe_words, restart_words, to_mib,
+        cpu_words, mount_words, parse_cpu_millis, parse_mount, parse_port, parse_probe,
+        parse_restart, parse_user, parse_variable, port_words, probe_words, restart_words, to_mib,
     },
     routes as api,
 };
@@ -102,6 +102,9 @@ pub(crate) struct RunContainerCommand {
     /// Publish a TCP port, as PORT or NODE-PORT:PORT
     #[arg(long, short, value_name = "PORT", value_parser = parse_port)]
     publish: Vec<PublishedPort>,
+    /// Mount a squashfs volume at a folder, read-only
+    #[arg(long, value_name = "VOLUME:PATH", value_parser = parse_mount)]
+    mount: Vec<MountVolume>,
     /// Set an environment variable
     #[arg(long, short, value_name = "NAME=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
@@ -205,7 +208,7 @@ impl ContainerCommand {
                     match client.post(order, &()).await? {
                         Some(gone) => message!("{} is being released by its nodes", gone.name),
                         None => message!(
-                            "{container} has no record; its nodes were ordered to release it"
+                            "{container} is not on record; its nodes were ordered to release it"
                         ),
                     }
                     Ok(())
@@ -237,6 +240,7 @@ impl RunContainerCommand {
             memory_mib: Some(to_mib(self.memory)),
             scratch_mib: self.scratch.map(to_mib),
             ports: self.publish,
+            mounts: self.mount,
             restart: self.restart,
             health,
             stop_seconds: Some(self.stop_timeout),
@@ -306,10 +310,16 @@ fn list(all: &[ContainerView], names: &NodeNames) -> String {
             container.replicas.iter().map(|replica| names.maybe_label(replica.node)).collect();
         let restarts: u32 = container.replicas.iter().map(|replica| replica.restarts).sum();
         let nodes = nodes.into_iter().filter(|node| !node.is_empty()).collect::<Vec<_>>();
+        let is_unconfirmed = |it: &&ReplicaView| it.phase == ReplicaPhase::Unconfirmed;
+        let runs = format!("{}/{}", container.running, container.replicas.len());
+        let runs = match container.replicas.iter().filter(is_unconfirmed).count() {
+            0 => runs,
+            count => format!("{runs}, {count} unconfirmed"),
+        };
         [
             container.name.to_string(),
             word(&container.desired_state),
-            format!("{}/{}", container.running, container.replicas.len()),
+            runs,
             restarts.to_string(),
             container.image.to_string(),
             port_words(&container.ports),
@@ -332,6 +342,7 @@ fn show(container: &ContainerView, names: &NodeNames) -> String {
         ("cpus", cpu_words(container.cpu_millis)),
         ("memory", format!("{} MiB", container.memory_mib)),
         ("ports", port_words(&container.ports)),
+        ("mounts", mount_words(&container.mounts)),
         ("restart", restart_words(container.restart)),
         ("health check", health.unwrap_or_default()),
         ("owner", container.owner.clone()),

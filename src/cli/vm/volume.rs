@@ -19,12 +19,13 @@ use std::{io::IsTerminal as _, path::PathBuf};
 /// Number of bytes between two lines of progress.
 const STEP: u64 = 64 << 20;
 
-/// A volume is named by its name or its digest; a vm.toml names it by its digest.
+/// A volume is named by its name or its digest; a vm.toml names it by its digest. VMs use qcow2 and
+/// ISO images, containers squashfs files.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Volume {
-    /// Add a qcow2 or ISO image and print its digest
+    /// Add a qcow2, ISO or squashfs file and print its digest
     Add {
-        /// Image file
+        /// File
         file: PathBuf,
         /// Name of the volume [default: file name]
         #[arg(long)]

@@ -3,6 +3,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `mount` | volumes that a replica mounts |
 //! | `replica` | identity of a replica: `web.0` |
 //! | `spec` | what a replica runs, with its limits, which central node and agent check |
 //!
@@ -15,9 +16,11 @@
 //!          ContainerLogs, ContainerExec ──▶  open a connection for the bytes of a user
 //! ```
 
+mod mount;
 mod replica;
 mod spec;
 
+pub use mount::{MAX_MOUNTS, ReplicaMount};
 pub use replica::ReplicaId;
 pub use spec::{
     ContainerRestart, HealthCheck, HealthProbe, MAX_ENV, MAX_ENV_BYTES, MAX_PORTS, PublishedPort,
@@ -88,7 +91,7 @@ pub struct ReplicaReport {
 #[serde(tag = "state", rename_all = "snake_case")]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub enum ReplicaState {
-    /// The node fetches the image.
+    /// The node fetches the image and the volumes.
     Fetching { percent: u8 },
     /// The program starts.
     Starting,
@@ -131,9 +134,9 @@ impl ReplicaState {
 pub enum ContainerFault {
     /// The node has no program that runs containers.
     RuntimeMissing,
-    /// The central node does not have the image.
+    /// The central node does not have the image or a volume.
     ImageMissing,
-    /// The image does not have its digest.
+    /// The image or a volume does not have its digest.
     ImageDiffers,
     /// The node has no control groups, so it could not enforce limits.
     CgroupMissing,

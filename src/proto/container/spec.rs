@@ -1,5 +1,6 @@
 //! What a replica runs, with its limits. The central node and the agent both check them.
 
+use super::mount::{self, ReplicaMount};
 use crate::{
     task::check_argv,
     vm::{ByteSize, SpecFault},
@@ -57,6 +58,8 @@ pub struct ReplicaSpec {
     pub scratch_mib: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PublishedPort>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<ReplicaMount>,
     pub restart: ContainerRestart,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<HealthCheck>,
@@ -120,10 +123,10 @@ pub enum HealthProbe {
 }
 
 #[derive(Default)]
-struct ReplicaFaults(Vec<SpecFault>);
+pub(super) struct ReplicaFaults(Vec<SpecFault>);
 
 impl ReplicaFaults {
-    fn add(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
+    pub(super) fn add(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
         self.0.push(SpecFault { key: key.to_owned(), message: message.into(), hint: hint.into() });
     }
 
@@ -161,6 +164,12 @@ impl ReplicaSpec {
         ByteSize::from_mib(u64::from(self.memory_mib))
     }
 
+    /// Returns the files that the replica needs, with their sizes: the image and the volumes.
+    pub fn files(&self) -> impl Iterator<Item = (Digest, u64)> {
+        let volumes = self.mounts.iter().map(|mount| (mount.volume, mount.size));
+        std::iter::once((self.image, self.image_size)).chain(volumes)
+    }
+
     /// Returns all faults that do not depend on the node.
     pub fn faults(&self) -> Vec<SpecFault> {
         let mut faults = ReplicaFaults::default();
@@ -179,6 +188,7 @@ impl ReplicaSpec {
             faults.bound("restart", max, &RESTARTS);
         }
         self.port_faults(&mut faults);
+        mount::add_faults(&self.mounts, &mut faults);
         if let Some(health) = &self.health {
             health_faults(health, &mut faults);
         }

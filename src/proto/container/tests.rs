@@ -24,6 +24,7 @@ fn spec() -> ReplicaSpec {
         memory_mib: 64,
         scratch_mib: 16,
         ports: vec![PublishedPort { node: 8080, container: 80 }],
+        mounts: vec![mount("/srv/data")],
         restart: ContainerRestart::OnFailure { max: 5 },
         health: Some(HealthCheck {
             probe: HealthProbe::Http { port: 80, path: "/health".to_owned() },
@@ -34,6 +35,10 @@ fn spec() -> ReplicaSpec {
         }),
         stop_seconds: 10,
     }
+}
+
+fn mount(path: &str) -> ReplicaMount {
+    ReplicaMount { volume: Digest([8; 32]), size: 4096, path: path.to_owned() }
 }
 
 fn replica() -> ReplicaId {
@@ -66,6 +71,8 @@ fn order_and_report_of_a_replica_round_trip_as_messages() {
     });
     assert_eq!(wire["entry"]["desired_state"]["health"], health);
     assert_eq!(wire["entry"]["desired_state"]["state"], "run");
+    let mount = json!({ "volume": Digest([8; 32]), "size": 4096, "path": "/srv/data" });
+    assert_eq!(wire["entry"]["desired_state"]["mounts"], json!([mount]));
     let text = wire.to_string();
     assert_eq!(json_element_limit::read::<FromCentral>(text.as_bytes()), Ok(order));
 
@@ -137,11 +144,56 @@ fn value_out_of_bounds_is_named_with_its_key() {
 }
 
 #[test]
+fn path_of_a_mount_is_a_plain_folder_outside_the_folders_of_the_node() {
+    let faults = |paths: &[&str]| {
+        let mounts = paths.iter().map(|path| mount(path)).collect();
+        let faults = ReplicaSpec { mounts, ..spec() }.faults();
+        assert!(faults.iter().all(|fault| fault.key == "mounts" && !fault.hint.is_empty()));
+        faults.len()
+    };
+    let longest = format!("/{}", ["x".repeat(255).as_str(); 4].join("/"));
+    let long = format!("{longest}x");
+    for paths in [&["/a", "/b", "/ab"][..], &["/etc/site.d"], &["/devices", "/..a"], &[&longest]] {
+        assert_eq!(faults(paths), 0, "{paths:?}");
+    }
+    let wrong = [
+        "",
+        "/",
+        "a",
+        "./a",
+        "/a/",
+        "/a//b",
+        "/a/./b",
+        "/a/..",
+        "/../a",
+        "/a b",
+        "/a\n",
+        "/a\0",
+        "/proc",
+        "/proc/sys",
+        "/dev/shm",
+        "/sys",
+        &long,
+    ];
+    for path in wrong {
+        assert_eq!(faults(&[path]), 1, "{path:?}");
+    }
+    for paths in [["/a", "/a"], ["/a", "/a/b"], ["/a/b/c", "/a/b"]] {
+        assert_eq!(faults(&paths), 1, "{paths:?}");
+    }
+    let many: Vec<String> = (0..=MAX_MOUNTS).map(|index| format!("/m{index}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!((faults(&many), faults(&many[1..])), (1, 0));
+}
+
+#[test]
 fn largest_order_fits_into_a_message() {
     let mut spec = spec();
     // Characters that JSON writes as six bytes.
     spec.argv = vec!["\u{1}".repeat(MAX_ARG_BYTES)];
     spec.env = BTreeMap::from([("A".to_owned(), "\u{1}".repeat(MAX_ENV_BYTES - 1))]);
+    let path = |index| format!("/{index}{}", "/\u{e9}".repeat(300));
+    spec.mounts = (0..MAX_MOUNTS).map(|index| mount(&path(index))).collect();
     assert_eq!(spec.faults(), []);
     let desired_state = ContainerDesiredState::Run(Box::new(spec));
     let entry = SpecEntry::Containers(ContainerEntry { replica: replica(), desired_state });

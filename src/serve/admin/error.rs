@@ -335,6 +335,8 @@ fn container(error: &ContainerError) -> (StatusCode, &'static str) {
             (StatusCode::BAD_REQUEST, "bad_container")
         }
         ContainerError::NoImage { .. } => (StatusCode::CONFLICT, "no_image"),
+        ContainerError::NoFiles { .. } => (StatusCode::CONFLICT, "no_files"),
+        ContainerError::Elsewhere { .. } => (StatusCode::CONFLICT, "elsewhere"),
         ContainerError::NoPlacement(_) => (StatusCode::CONFLICT, "no_placement"),
         ContainerError::Releasing(_) => (StatusCode::CONFLICT, "releasing"),
         ContainerError::Volume(VolumeUseError::Files(VolumeError::None(_))) => {

@@ -4,13 +4,14 @@
 use super::{Compromised, at_terminal, create_vm, phase_of, until_online};
 use crate::{
     attack::client::Link,
-    work::workloads::{facts, vms_report},
+    work::workloads::{containers::add_image, facts, vms_report},
     world::{World, eventually, stderr},
 };
 use meshd_proto::{
     ActionId, ActionOutcome, CONSOLE_PATH, FromAgent, FromCentral, Heartbeat, NodeReport,
     SectionReport, SpecEntry,
-    vm::{ReportedVmState, VmReport, VmUpdate},
+    container::ContainerUpdate,
+    vm::{ConsoleId, ReportedVmState, VmReport, VmUpdate},
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -127,23 +128,63 @@ fn console_is_taken_only_by_the_node_of_its_vm() {
                 message => assert!(message.is_some(), "the link ended"),
             }
         };
-        let connect = async |node: &Compromised<'_>| {
-            let mut stream = node.attacker.dial(&node.identity).await.unwrap();
-            let request = format!(
-                "GET {CONSOLE_PATH}/{} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
-                 sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-                order.console.0
-            );
-            stream.write_all(request.as_bytes()).await.unwrap();
-            stream.flush().await.unwrap();
-            let mut head = [0; 12];
-            stream.read_exact(&mut head).await.unwrap();
-            String::from_utf8_lossy(&head).into_owned()
-        };
-        assert_eq!(connect(&thief).await, "HTTP/1.1 404");
-        assert_eq!(connect(&owner).await, "HTTP/1.1 101");
+        assert_eq!(connect(&thief, order.console).await, "HTTP/1.1 404");
+        assert_eq!(connect(&owner, order.console).await, "HTTP/1.1 101");
         let _ = console.kill();
         console.wait().unwrap();
+    });
+}
+
+/// Connects a console from a node. Returns the beginning of the answer.
+async fn connect(node: &Compromised<'_>, console: ConsoleId) -> String {
+    let mut stream = node.attacker.dial(&node.identity).await.unwrap();
+    let request = format!(
+        "GET {CONSOLE_PATH}/{} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        console.0
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.unwrap();
+    String::from_utf8_lossy(&head).into_owned()
+}
+
+#[test]
+fn program_of_an_admin_is_connected_only_by_the_node_of_its_replica() {
+    let world = World::new("approve");
+    add_image(&world.path("state/blobs/volumes"));
+    let owner = Compromised::new(&world, 1);
+    let thief = Compromised::new(&world, 2);
+    owner.attacker.run(async {
+        let mut facts = facts("ready");
+        facts.container_runtime = Some("crun 1.14".to_owned());
+        let mut own = owner.link(facts).await;
+        owner.report_check(&mut own, "kvm", None).await;
+        until_online(&world, &owner);
+        let _thief_link = online(&world, &thief).await;
+        own.say(&FromAgent::Report(NodeReport {
+            observed: 0,
+            state: SectionReport::Containers(ContainerUpdate::All { replicas: Vec::new() }),
+        }))
+        .await;
+        handled(&mut own).await;
+        let ran = world.meshd(&["container", "run", "victim", "server"]);
+        assert!(ran.status.success(), "{}", stderr(&ran));
+        for verb in [&["exec", "victim", "--", "/bin/sh"][..], &["logs", "victim", "--follow"]] {
+            let mut command = at_terminal(&world, &[&["container"], verb].concat());
+            let console = loop {
+                match own.hear().await {
+                    Some(FromCentral::ContainerExec(order)) => break order.shell.console,
+                    Some(FromCentral::ContainerLogs(order)) => break order.console,
+                    message => assert!(message.is_some(), "the link ended"),
+                }
+            };
+            assert_eq!(connect(&thief, console).await, "HTTP/1.1 404", "{verb:?}");
+            assert_eq!(connect(&owner, console).await, "HTTP/1.1 101", "{verb:?}");
+            let _ = command.kill();
+            command.wait().unwrap();
+        }
     });
 }
 

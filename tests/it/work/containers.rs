@@ -19,6 +19,16 @@ use std::{
 };
 
 const NODES: u8 = 3;
+const HEALTH: [&str; 8] = [
+    "--publish",
+    "8080:80",
+    "--health",
+    "http:80/hello",
+    "--health-interval",
+    "1",
+    "--memory",
+    "64M",
+];
 
 /// A node that can run containers.
 pub struct Host {
@@ -84,14 +94,14 @@ fn nodes_of(web: &Value) -> Vec<String> {
     replicas.iter().filter_map(|replica| replica["node"].as_str().map(str::to_owned)).collect()
 }
 
-/// Waits until two replicas are healthy on nodes of which none is `left`; returns the nodes.
+/// Waits until all replicas are healthy on nodes of which none is `left`; returns the nodes.
 fn healthy_nodes(world: &World, left: Option<&str>) -> Vec<String> {
-    eventually("two replicas are healthy", || {
+    eventually("all replicas are healthy", || {
         let web = world.json(&["container", "show", "web", "-o", "json"]);
-        let healthy = web["replicas"].as_array().unwrap().iter();
-        let healthy = healthy.filter(|replica| replica["phase"] == "healthy").count();
+        let mut replicas = web["replicas"].as_array().unwrap().iter();
+        let is_healthy = replicas.all(|replica| replica["phase"] == "healthy");
         let nodes = nodes_of(&web);
-        if healthy == 2 && nodes.iter().all(|node| Some(node.as_str()) != left) {
+        if is_healthy && nodes.iter().all(|node| Some(node.as_str()) != left) {
             Ok(nodes)
         } else {
             Err(web.to_string())
@@ -101,10 +111,15 @@ fn healthy_nodes(world: &World, left: Option<&str>) -> Vec<String> {
 
 /// The published port of a node answers.
 fn answers(world: &World, id: &str) {
+    let answer = get(world, id, "hello");
+    assert!(answer.contains("hello from a container"), "{answer}");
+}
+
+fn get(world: &World, id: &str, path: &str) -> String {
     let nodes = world.json(&["node", "list", "-o", "json"]);
     let node = nodes.as_array().unwrap().iter().find(|node| node["id"] == id).unwrap();
     let address = node["address"].as_str().unwrap();
-    let url = format!("http://{address}:8080/hello");
+    let url = format!("http://{address}:8080/{path}");
     let answer = eventually("the published port answers", || {
         world
             .central
@@ -112,29 +127,55 @@ fn answers(world: &World, id: &str) {
             .map_err(|error| error.to_string())?
             .map_err(|error| error.to_string())
     });
-    assert!(answer.text().contains("hello from a container"), "{}", answer.text());
+    answer.text().to_owned()
+}
+
+/// Boots nodes, and imports an image for them.
+fn boot_hosts(world: &World, count: u8) -> Vec<Host> {
+    let hosts: Vec<Host> = (1..=count).map(|number| Host::boot(world, number)).collect();
+    all_online(world, hosts.len());
+    let files = tempfile::tempdir().unwrap();
+    let layout = write_layout(files.path());
+    let source = format!("oci:{layout}:latest");
+    run(world, &["image", "import", "demo", "--container", &source, "--arch", "x86_64"]);
+    hosts
+}
+
+fn all_online(world: &World, count: usize) {
+    eventually("all nodes are online", || {
+        let nodes = world.json(&["node", "list", "-o", "json"]);
+        let online = nodes.as_array().unwrap().iter().filter(|node| node["phase"] == "online");
+        if online.count() == count { Ok(()) } else { Err(nodes.to_string()) }
+    });
+}
+
+fn run_web(world: &World, options: &[&str]) {
+    let order = ["container", "run", "web", "demo", "--scratch", "8M", "--wait"];
+    run(world, &[order.as_slice(), &HEALTH, options].concat());
 }
 
 #[test]
 fn imported_image_runs_on_its_nodes_moves_at_a_drain_and_leaves_nothing() {
     let mut world = World::prepared("auto");
     world.start();
-    let hosts: Vec<Host> = (1..=NODES).map(|number| Host::boot(&world, number)).collect();
-    eventually("all nodes are online", || {
-        let nodes = world.json(&["node", "list", "-o", "json"]);
-        let online = nodes.as_array().unwrap().iter().filter(|node| node["phase"] == "online");
-        if online.count() == usize::from(NODES) { Ok(()) } else { Err(nodes.to_string()) }
-    });
-    let files = tempfile::tempdir().unwrap();
-    let layout = write_layout(files.path());
-    let source = format!("oci:{layout}:latest");
-    run(&world, &["image", "import", "demo", "--container", &source, "--arch", "x86_64"]);
-    let order = ["container", "run", "web", "demo", "--replicas", "2", "--publish", "8080:80"];
-    let health = ["--health", "http:80/hello", "--health-interval", "1", "--memory", "64M"];
-    run(&world, &[order.as_slice(), &health, &["--scratch", "8M", "--wait"]].concat());
+    let hosts = boot_hosts(&world, NODES);
+    let data = world.path("data");
+    fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("hello"), "hello from a volume\n").unwrap();
+    let file = world.path("data.squashfs");
+    let made = Command::new("mksquashfs").args([&data, &file]).arg("-quiet").output().unwrap();
+    assert!(made.status.success(), "{}", stderr(&made));
+    run(&world, &["volume", "add", file.to_str().unwrap(), "--name", "data"]);
+    run_web(&world, &["--replicas", "2", "--mount", "data:/srv/data"]);
+    let listed = world.json(&["volume", "list", "-o", "json"]);
+    let is_used = |volume: &Value| volume["name"] == "data" && volume["containers"][0] == "web";
+    assert!(listed.as_array().unwrap().iter().any(is_used), "{listed}");
+    let used = world.meshd(&["volume", "remove", "data", "--yes"]);
+    assert!(!used.status.success() && stderr(&used).contains("container web"), "{}", stderr(&used));
     let nodes = healthy_nodes(&world, None);
     assert_ne!(nodes[0], nodes[1]);
     nodes.iter().for_each(|node| answers(&world, node));
+    assert_eq!(get(&world, &nodes[0], "data/hello"), "hello from a volume\n");
 
     // A drain moves a replica to the third node.
     run(&world, &["node", "drain", &nodes[0], "--yes"]);
@@ -144,6 +185,10 @@ fn imported_image_runs_on_its_nodes_moves_at_a_drain_and_leaves_nothing() {
     assert_eq!(running, 2, "the drained node has none");
 
     run(&world, &["container", "delete", "web", "--yes"]);
+    nothing_is_left(&hosts);
+}
+
+fn nothing_is_left(hosts: &[Host]) {
     eventually("nothing is left", || {
         let left: Vec<String> = hosts
             .iter()
@@ -154,4 +199,60 @@ fn imported_image_runs_on_its_nodes_moves_at_a_drain_and_leaves_nothing() {
             .collect();
         if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
     });
+}
+
+/// A new central node has the site as of a backup.
+fn restore(world: &mut World, file: &str, key: &str) {
+    world.kill();
+    fs::remove_dir_all(world.path("state")).unwrap();
+    let rack = world.path("rack");
+    let into = rack.to_str().unwrap();
+    run(world, &["backup", "restore", file, "--into", into, "--key-file", key]);
+    // Programs and loaders are no state: they are installed on the new machine.
+    fs::copy(world.path("agent"), rack.join("agent")).unwrap();
+    fs::rename(world.path("loaders"), rack.join("loaders")).unwrap();
+    world.site = rack.join("site.toml");
+    world.start();
+}
+
+#[test]
+fn restored_site_starts_no_second_copy_of_a_replica_that_moved() {
+    let mut world = World::prepared("auto");
+    world.start();
+    let hosts = boot_hosts(&world, 2);
+    run_web(&world, &[]);
+    let before = healthy_nodes(&world, None);
+    let [file, key] = ["rack.backup", "backup.key"].map(|name| world.path(name));
+    let [file, key] = [&file, &key].map(|path| path.to_str().unwrap());
+    fs::write(key, "correct horse battery staple\n").unwrap();
+    run(&world, &["backup", "create", file, "--key-file", key, "--blobs"]);
+    run(&world, &["node", "drain", &before[0], "--yes"]);
+    let moved = healthy_nodes(&world, Some(&before[0]));
+    run(&world, &["node", "resume", &before[0]]);
+    all_online(&world, 2);
+
+    restore(&mut world, file, key);
+    all_online(&world, 2);
+    eventually("the other node tells of it", || {
+        let events = format!("{:?}", world.events("container"));
+        if events.contains("web.0, not on record there") { Ok(()) } else { Err(events) }
+    });
+    let shown = run(&world, &["container", "show", "web"]);
+    assert!(shown.contains("unconfirmed") && shown.contains("meshd container start"), "{shown}");
+    assert_eq!(nodes_of(&world.json(&["container", "show", "web", "-o", "json"])), before);
+    answers(&world, &moved[0]);
+    let running: usize = hosts.iter().map(|host| host.replicas().len()).sum();
+    assert_eq!(running, 1, "the node of the record does not start it");
+    let refused = world.meshd(&["container", "start", "web"]);
+    let why = stderr(&refused);
+    assert!(!refused.status.success() && why.contains("container delete web.0"), "{why}");
+
+    // The operator ends the copy, and starts the replica where it is on record.
+    run(&world, &["container", "delete", "web.0", "--yes"]);
+    nothing_is_left(&hosts);
+    run(&world, &["container", "start", "web", "--wait"]);
+    assert_eq!(healthy_nodes(&world, None), before);
+    answers(&world, &before[0]);
+    run(&world, &["container", "delete", "web", "--yes"]);
+    nothing_is_left(&hosts);
 }

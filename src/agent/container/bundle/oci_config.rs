@@ -5,10 +5,10 @@
 //! control group.
 
 use super::seccomp;
+use crate::container::replica_paths::ReplicaPaths;
 use meshd_proto::container::{ReplicaId, ReplicaSpec};
-use meshd_types::Architecture;
+use meshd_types::{Architecture, failpoint};
 use serde_json::{Value, json};
-use std::path::Path;
 
 const OCI_VERSION: &str = "1.0.2";
 /// What the user root of an image needs: to change owners and users, and to signal processes.
@@ -42,27 +42,35 @@ const MASKED: [&str; 10] = [
 const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Returns the configuration of a replica. `root` is the mount point of its root file system.
+/// Options of a mounted volume.
+const VOLUME: [&str; 4] = ["bind", "ro", "nosuid", "nodev"];
+/// Sets the options of the root again. A hook that does not read its input makes crun fail.
+const REMOUNT: &str = "cat >/dev/null && exec mount -o remount,bind,nosuid,nodev \"$0\"";
+const HOOK_PATH: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Returns the configuration of a replica, whose root and volumes are mounted at their paths.
 pub fn config(
     replica: &ReplicaId,
     spec: &ReplicaSpec,
-    root: &Path,
+    paths: &ReplicaPaths,
     architecture: Architecture,
 ) -> Value {
     let namespaces: Vec<Value> = NAMESPACES.iter().map(|kind| json!({ "type": kind })).collect();
+    let seccomp = failpoint::defends("container-seccomp").then(|| seccomp::profile(architecture));
     json!({
         "ociVersion": OCI_VERSION,
         "process": process(spec, &spec.argv, None),
-        "root": { "path": root, "readonly": false },
+        "root": { "path": paths.root(), "readonly": false },
         "hostname": replica.to_string().replace('.', "-"),
-        "mounts": mounts(spec),
+        "mounts": mounts(spec, paths),
+        "hooks": hooks(paths),
         "linux": {
             "namespaces": namespaces,
             // Every user may listen on every port: the network belongs to the replica.
             "sysctl": { "net.ipv4.ip_unprivileged_port_start": "0" },
             "maskedPaths": MASKED,
             "readonlyPaths": READ_ONLY,
-            "seccomp": seccomp::profile(architecture),
+            "seccomp": seccomp,
         },
     })
 }
@@ -92,9 +100,30 @@ pub fn process(spec: &ReplicaSpec, argv: &[String], terminal: Option<&str>) -> V
     })
 }
 
-fn mounts(spec: &ReplicaSpec) -> Value {
+/// Without control group of devices, a device file of an image or a volume would be that device of
+/// the node.
+fn denies_devices() -> bool {
+    failpoint::defends("container-devices")
+}
+
+/// crun mounts the root over itself without options. They are set again before it becomes the root.
+fn hooks(paths: &ReplicaPaths) -> Value {
+    if !denies_devices() {
+        return json!({});
+    }
+    let args = json!(["sh", "-c", REMOUNT, paths.root()]);
+    let remount = json!({ "path": "/bin/sh", "args": args, "env": [HOOK_PATH] });
+    json!({ "createContainer": [remount] })
+}
+
+fn mounts(spec: &ReplicaSpec, paths: &ReplicaPaths) -> Vec<Value> {
     let shared_memory = format!("size={}m", spec.scratch_mib);
-    json!([
+    let options: &[&str] = if denies_devices() { &VOLUME } else { &["bind", "ro"] };
+    let volumes = spec.mounts.iter().enumerate().map(|(index, mount)| {
+        let source = paths.volume(index);
+        json!({ "destination": mount.path, "type": "bind", "source": source, "options": options })
+    });
+    let own = [
         mount("/proc", "proc", &["nosuid", "nodev", "noexec"]),
         mount("/dev", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k"]),
         mount(
@@ -105,7 +134,10 @@ fn mounts(spec: &ReplicaSpec) -> Value {
         mount("/dev/shm", "tmpfs", &["nosuid", "nodev", "noexec", "mode=1777", &shared_memory]),
         mount("/dev/mqueue", "mqueue", &["nosuid", "nodev", "noexec"]),
         mount("/sys", "sysfs", &["nosuid", "nodev", "noexec", "ro"]),
-    ])
+    ];
+    // A link of the image may lead a volume to /proc, which must be procfs.
+    let is_first = failpoint::defends("container-procfs");
+    if is_first { volumes.chain(own).collect() } else { own.into_iter().chain(volumes).collect() }
 }
 
 fn mount(destination: &str, kind: &str, options: &[&str]) -> Value {

@@ -1,18 +1,19 @@
 //! Tests of bundles: the complete configuration, and what follows from the user.
 
 use super::*;
-use crate::container::fixtures::spec;
+use crate::container::{fixtures::spec, replica_paths::ReplicaPaths};
 use meshd_types::Architecture;
 use serde_json::{Value, json};
 use std::path::Path;
 
-const ROOT: &str = "/run/meshd-containers/web.0/root";
+const FOLDER: &str = "/run/meshd-containers/web.0";
 
 fn config_of(change: impl FnOnce(&mut meshd_proto::container::ReplicaSpec)) -> Value {
     let mut spec = spec(1);
     change(&mut spec);
     let replica = "web.0".parse().expect("a replica");
-    config(&replica, &spec, Path::new(ROOT), Architecture::X86_64)
+    let paths = ReplicaPaths::of_folder(Path::new(FOLDER));
+    config(&replica, &spec, &paths, Architecture::X86_64)
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Launch {
     pub spec: ReplicaSpec,
     /// Squashfs file of the image.
     pub image: PathBuf,
+    /// Squashfs files of the volumes, in the order of the mounts.
+    pub volumes: Vec<PathBuf>,
     pub cgroup: ReplicaCgroup,
     /// Root of the control groups.
     pub hierarchy: PathBuf,
@@ -47,7 +49,7 @@ pub fn start(paths: &ReplicaPaths, launch: &Launch) -> io::Result<()> {
     replica_paths::remove_folder(&launch.runtime_state.join(launch.replica.to_string()))?;
     replica_paths::write(&paths.launch(), launch)?;
     let architecture = Architecture::host().unwrap_or(Architecture::X86_64);
-    let config = bundle::config(&launch.replica, &launch.spec, &paths.root(), architecture);
+    let config = bundle::config(&launch.replica, &launch.spec, paths, architecture);
     replica_paths::write(&paths.config(), &config)?;
     // An upgrade may have replaced the file of the agent. This path is the running program.
     let mut command = Command::new("/proc/self/exe");

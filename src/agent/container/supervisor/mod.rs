@@ -5,7 +5,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `launch` | what the agent tells the supervisor, and how it starts one |
-//! | `root_file_system` | image, scratch space and their overlay, in the supervisor's mount namespace |
+//! | `root_file_system` | image, volumes, scratch space, in the supervisor's mount namespace |
 //! | `program` | the program, started by the container runtime |
 //! | `output_log` | the newest output of the program |
 //! | `port_forward` | published ports |

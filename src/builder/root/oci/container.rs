@@ -2,17 +2,12 @@
 
 use super::ImageConfig;
 use crate::root::{
-    check_passed_names,
-    contents::ContentStore,
+    Source,
     error::RootFault,
     filesystem,
     inspect::Root,
-    limits::LIMITS,
-    newest,
-    read_archive::{Reader, Used},
+    newest, read_source,
     recipe::{RootRecipe, SourceSpec, parse_registry},
-    sources,
-    tree::RootTree,
 };
 use crate::{
     command::{CONTAINER_TOOLS, require_mapped_namespaces, require_tools},
@@ -71,11 +66,19 @@ pub struct ContainerImport {
 pub enum ContainerImportError {
     #[error(transparent)]
     Build(#[from] BuildError),
+    #[error("cannot import image `{name}`")]
+    Source { name: VolumeFileName, source: RootFault },
     #[error(transparent)]
     Volume(#[from] VolumeError),
 }
 
+// An import has no image.toml, which the hints of a build name.
 meshd_types::hints!(ContainerImportError {
+    ContainerImportError::Source { source: RootFault::NoTag { .. }, .. } => "name one of these: --container oci:DIR:TAG";
+    ContainerImportError::Source { source: RootFault::Images { .. }, .. } => "name one by its tag, --container oci:DIR:TAG, or its architecture, --arch";
+    ContainerImportError::Source { source: RootFault::Architecture { .. }, .. } => "name its architecture with --arch, or import another image";
+    ContainerImportError::Source { source: RootFault::Read { .. }, .. } => "check the path after --container, and copy the image again";
+    @source ContainerImportError::Source { source, .. } => source;
     @source ContainerImportError::Build(source) => source;
     @source ContainerImportError::Volume(source) => source;
 });
@@ -90,7 +93,13 @@ pub fn import_container(
     progress: &dyn Progress,
 ) -> Result<VolumeInfo, ContainerImportError> {
     let work = begin(import)?;
-    let (file, image) = make_image(import, &work, progress)?;
+    let made = make_image(import, &work, progress);
+    let (file, image) = made.map_err(|error| match error {
+        BuildError::Root { source, .. } => {
+            ContainerImportError::Source { name: import.name.clone(), source }
+        }
+        error => ContainerImportError::Build(error),
+    })?;
     let volumes = Volumes::new(&import.blobs_dir);
     Ok(volumes.add_container_image(&file, import.name.clone(), image, import.now)?)
 }
@@ -117,22 +126,7 @@ fn make_image(
         source: import.source.0.clone(),
         modules: Vec::new(),
     };
-    let fetched = report_step(progress, BuildStep::FetchRoot, || sources::fetch(&recipe, work))?;
-    let mut contents = ContentStore::new(work.folder("contents")?);
-    let mut tree = RootTree::new(LIMITS);
-    report_step(progress, BuildStep::UnpackRoot, || {
-        let mut reader = Reader {
-            tree: &mut tree,
-            contents: &mut contents,
-            limits: LIMITS,
-            used: Used::default(),
-        };
-        for archive in &fetched.archives {
-            reader.add(archive)?;
-        }
-        check_passed_names(&tree)?;
-        Ok::<_, BuildError>(())
-    })?;
+    let Source { fetched, tree, contents } = read_source(&recipe, work, progress)?;
     let root = Root { tree: &tree, contents: &contents, arch: import.arch };
     let missing = |part: &str| {
         let why = format!("it has no {part}");
@@ -211,6 +205,8 @@ fn resolve_user(user: &str, passwd: &str, group: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{progress::Quiet, root::tests::write_layout};
+    use meshd_types::Hint as _;
 
     #[test]
     fn source_of_a_container_image_is_parsed_or_refused() {
@@ -232,6 +228,27 @@ mod tests {
             let error = text.parse::<ContainerSource>().expect_err(text).to_string();
             assert!(error.contains("oci-archive:FILE"), "{error}");
         }
+    }
+
+    #[test]
+    fn failed_import_names_the_option_that_corrects_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let layout = dir.path().join("layout");
+        let layer = write_layout(&layout, "amd64", b"a layer");
+        let import = |tag: &str, arch| {
+            let source = format!("oci:{}{tag}", layout.display()).parse().expect("a source");
+            let [blobs_dir, work_dir] = ["blobs", "work"].map(|name| dir.path().join(name));
+            let name = "web".parse().expect("a name");
+            let now = Timestamp::EPOCH;
+            let import = ContainerImport { name, source, arch, blobs_dir, work_dir, now };
+            let error = import_container(&import, &Quiet).expect_err("refused");
+            error.hint().expect("a hint")
+        };
+        assert!(import(":v2", Architecture::X86_64).contains("--container oci:DIR:TAG"));
+        assert!(import(":v1", Architecture::Aarch64).contains("--arch"));
+        std::fs::remove_file(layer).expect("removed");
+        let hint = import("", Architecture::X86_64);
+        assert!(hint.contains("--container") && !hint.contains("image.toml"), "{hint}");
     }
 
     #[test]

@@ -164,9 +164,7 @@ impl Layout<'_> {
             index.manifests.retain(fits);
             let count = index.manifests.len();
             let [one] = &index.manifests[..] else {
-                return Err(
-                    self.fault(format!("it has {count} images for {expected} instead of one"))
-                );
+                return Err(RootFault::Images { name: self.name.clone(), count, arch: self.arch });
             };
             if !one.media_type.contains("index") && !one.media_type.contains("manifest.list") {
                 return Ok(one.clone());

@@ -6,6 +6,8 @@
 //!           │ the node drains, or could not run it: the node releases the replica, and another one gets it
 //!           │ the node is fenced, or boots again: the replica is lost, and starts again
 //! delete ──▶ every node confirms the release ──▶ the record is deleted
+//! restore of a backup ──▶ unconfirmed: no node runs a replica by order until its node reports it, or
+//!           an operator starts the container
 //! ```
 //! A replica leaves its node only after the confirmation, or when its machine is certainly off or
 //! booted again: there are never two copies.
@@ -24,7 +26,7 @@ mod tests;
 
 pub use phase::ReplicaPhase;
 pub use placement::{ContainerHost, NoReplicaPlacement, ReplicaReject, place_replica};
-pub use transitions::ReplicaChange;
+pub use transitions::{ReplicaChange, UNCONFIRMED};
 
 use super::Placement;
 use meshd_proto::container::{MAX_REPLICAS, ReplicaId, ReplicaSpec, ReplicaState};
@@ -80,6 +82,9 @@ pub struct Replica {
     /// A removed node may still run it, so only an operator starts it elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_held: bool,
+    /// The record is from a backup and unconfirmed: the replica may run elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
     /// Nodes that could not run this start, with reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<NodeId, String>,

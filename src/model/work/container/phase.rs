@@ -30,6 +30,8 @@ pub enum ReplicaPhase {
     Stopped,
     /// The node does not answer; the program may run.
     Unreachable,
+    /// A backup was restored, and the node has not reported it since.
+    Unconfirmed,
     /// Its node releases it.
     Releasing,
 }
@@ -45,6 +47,9 @@ impl Container {
     /// Returns the phase of a replica. `is_linked`: its node has a link.
     pub fn phase_of(&self, replica: &Replica, is_linked: bool) -> ReplicaPhase {
         let stops = self.desired_state == ContainerGoal::Stop;
+        if self.must_wait(replica) {
+            return ReplicaPhase::Unconfirmed;
+        }
         let Some(status) = &replica.last_report else {
             return match &replica.placement {
                 _ if stops => ReplicaPhase::Stopped,

@@ -30,6 +30,7 @@ fn container(replicas: u16) -> Container {
         memory_mib: 1024,
         scratch_mib: 64,
         ports: vec![PublishedPort { node: 8080, container: 80 }],
+        mounts: Vec::new(),
         restart: ContainerRestart::Always,
         health: None,
         stop_seconds: 10,
@@ -279,6 +280,58 @@ fn stopped_container_keeps_its_nodes_and_starts_again() {
     assert!(container.unplace(0, "released") && container.needs_placement(0));
 }
 
+#[test]
+fn restored_replica_is_held_until_its_node_reports_it() {
+    let mut container = container(2);
+    container.assign(0, placement(1));
+    let runs = report(&container, 0, ReplicaState::Running { healthy: None });
+    container.apply_report(&runs, now());
+    container.mark_unconfirmed();
+    assert_eq!(order_of(&container, 1), None);
+    assert_eq!(container.phase_of(&container.replicas[0], true), ReplicaPhase::Unconfirmed);
+    assert!(container.is_settled(0), "no order is repeated");
+    assert!(!container.may_work(0) && !container.leave(0, "drained"), "a drain does not wait");
+    assert!(!container.needs_placement(1), "one without a node may have got one");
+    assert_eq!(container.apply_absence(0), None);
+    container.apply_reboot(0, BootSessionId([9; 12]));
+    assert!(container.is_unconfirmed(0) && container.is_unconfirmed(7), "it may run elsewhere");
+
+    let mut moved = container.clone();
+    assert!(moved.unplace(0, "fenced") && !moved.needs_placement(0));
+    let later = ReplicaReport { run: 6, ..runs.clone() };
+    assert_eq!(container.apply_report(&later, now()), Some(ReplicaChange::Runs));
+    let order = order_of(&container, 1);
+    assert!(matches!(order, Some(ContainerDesiredState::Run(spec)) if spec.run == 6), "taken over");
+    container.mark_unconfirmed();
+    container.apply_report(&ReplicaReport { run: u32::MAX, ..runs }, now());
+    assert_eq!(container.replicas[0].run, 10_006, "a node does not use up the numbers");
+}
+
+#[test]
+fn restored_container_runs_by_order_of_an_operator_under_a_number_of_its_own() {
+    let mut container = container(2);
+    container.assign(0, placement(1));
+    container.assign(1, placement(2));
+    let exited = report(&container, 1, ReplicaState::Exited { code: 0 });
+    container.apply_report(&exited, now());
+    container.mark_unconfirmed();
+    assert!(container.replicas[1].has_ended(), "its end stays known");
+    let mut stopped = container.clone();
+    stopped.stop();
+    assert_eq!(order_of(&stopped, 1), Some(ContainerDesiredState::Stopped));
+    assert_eq!(stopped.phase_of(&stopped.replicas[0], true), ReplicaPhase::Stopped);
+    container.start();
+    for (index, number) in [(0, 1), (1, 2)] {
+        let order = order_of(&container, number);
+        let runs = matches!(order, Some(ContainerDesiredState::Run(spec)) if spec.run == 10_001);
+        assert!(runs && !container.is_unconfirmed(index), "{container:?}");
+    }
+    let mut stopped = self::container(1);
+    stopped.stop();
+    stopped.mark_unconfirmed();
+    assert!(!stopped.replicas[0].unconfirmed, "nothing was to run");
+}
+
 /// What may happen to a container.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
@@ -291,6 +344,7 @@ enum Happening {
     Released,
     Start,
     Stop,
+    Restore,
 }
 
 fn any_happening() -> impl Strategy<Value = (usize, Happening)> {
@@ -304,6 +358,7 @@ fn any_happening() -> impl Strategy<Value = (usize, Happening)> {
         2 => Just(Happening::Released),
         1 => Just(Happening::Start),
         1 => Just(Happening::Stop),
+        1 => Just(Happening::Restore),
     ];
     (0..3_usize, happening)
 }
@@ -350,6 +405,7 @@ fn apply(container: &mut Container, index: usize, happening: Happening) {
         }
         Happening::Start => container.start(),
         Happening::Stop => container.stop(),
+        Happening::Restore => container.mark_unconfirmed(),
         Happening::Place | Happening::Report(_) | Happening::Released => {}
     }
 }
@@ -379,7 +435,9 @@ proptest! {
                     entries.any(|entry| matches!(entry.desired_state, ContainerDesiredState::Run(_)));
                 let has_ended = ended.contains(&(index, replica.run));
                 prop_assert!(!(runs && has_ended), "a program that ended runs again");
-                prop_assert!(!container.needs_placement(index) || replica.placement.is_none());
+                prop_assert!(!(runs && replica.unconfirmed), "it may run elsewhere");
+                let may_place = replica.placement.is_none() && !replica.unconfirmed;
+                prop_assert!(!container.needs_placement(index) || may_place);
                 prop_assert!(replica.refused.len() <= crate::work::MAX_REFUSED);
             }
             let text = serde_json::to_string(&container).expect("plain data");

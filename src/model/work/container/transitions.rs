@@ -6,10 +6,15 @@ use meshd_proto::container::{
     ContainerDesiredState, ContainerEntry, ContainerFault, MAX_FAULT_DETAIL, ReplicaReport,
     ReplicaSpec, ReplicaState,
 };
-use meshd_types::{BootSessionId, NodeId, Timestamp};
+use meshd_types::{BootSessionId, NodeId, Timestamp, failpoint};
 
 /// Maximum length of the reason of a node in a record, in characters.
 const MAX_REASON: usize = 300;
+/// Maximum number of starts that a backup does not know. A node that lies must not use up the
+/// numbers.
+const MAX_UNKNOWN_STARTS: u32 = 10_000;
+/// Why an unconfirmed replica is not ordered to run.
+pub const UNCONFIRMED: &str = "restored from a backup, and not reported by its node since; if it runs nowhere: meshd container start";
 
 /// A change of a replica that is an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +35,33 @@ pub enum ReplicaChange {
 }
 
 impl Container {
+    /// Marks a record from a backup as unconfirmed. Only the node or an operator knows whether a
+    /// replica runs there, elsewhere or not at all.
+    pub fn mark_unconfirmed(&mut self) {
+        if self.desired_state != ContainerGoal::Run {
+            return;
+        }
+        for replica in &mut self.replicas {
+            replica.unconfirmed = true;
+            // A program that ended is still not run again.
+            replica.last_report.take_if(|status| !status.state.has_ended());
+        }
+    }
+
+    /// Returns true if another node than that of the record may run a replica, because the record is
+    /// from a backup.
+    pub fn is_unconfirmed(&self, index: usize) -> bool {
+        let replicas = match self.replicas.get(index) {
+            Some(replica) => std::slice::from_ref(replica),
+            // More replicas than on record belong to a later container of the same name.
+            None => &self.replicas[..],
+        };
+        self.desired_state != ContainerGoal::Release
+            && replicas.iter().any(|replica| replica.unconfirmed)
+    }
+
     /// Orders all replicas to run. One that does not run starts again; refusals are forgotten.
+    /// Unconfirmed replicas run nowhere: an operator says so.
     pub fn start(&mut self) {
         let was_stopped = self.desired_state != ContainerGoal::Run;
         self.desired_state = ContainerGoal::Run;
@@ -38,7 +69,10 @@ impl Container {
             replica.refused.clear();
             replica.obstacle = None;
             replica.is_held = false;
-            if was_stopped || replica.has_ended() {
+            if std::mem::take(&mut replica.unconfirmed) {
+                // Its node ignores numbers below the last one that it executed.
+                replica.run = replica.run.saturating_add(MAX_UNKNOWN_STARTS);
+            } else if was_stopped || replica.has_ended() {
                 replica.run = replica.run.saturating_add(1);
             }
         }
@@ -54,24 +88,33 @@ impl Container {
         self.desired_state = ContainerGoal::Release;
     }
 
-    /// Returns the desired state of the replicas on a node.
+    /// Returns the desired state of the replicas on a node. One that must not run before it is
+    /// confirmed has none.
     pub fn entries_for(&self, node: NodeId) -> impl Iterator<Item = ContainerEntry> {
-        self.replicas_on(node).map(|index| {
-            let desired_state = self.desired_state_of(&self.replicas[index]);
-            ContainerEntry { replica: self.replica_id(index), desired_state }
+        self.replicas_on(node).filter_map(|index| {
+            let desired_state = self.desired_state_of(&self.replicas[index])?;
+            Some(ContainerEntry { replica: self.replica_id(index), desired_state })
         })
     }
 
-    fn desired_state_of(&self, replica: &Replica) -> ContainerDesiredState {
+    fn desired_state_of(&self, replica: &Replica) -> Option<ContainerDesiredState> {
         if self.is_releasing(replica) {
-            return ContainerDesiredState::Gone;
+            return Some(ContainerDesiredState::Gone);
+        }
+        if self.must_wait(replica) {
+            return None;
         }
         // A node that boots again would run a program that has ended once more.
         if self.desired_state == ContainerGoal::Stop || replica.has_ended() {
-            return ContainerDesiredState::Stopped;
+            return Some(ContainerDesiredState::Stopped);
         }
         let spec = ReplicaSpec { run: replica.run, ..self.spec.clone() };
-        ContainerDesiredState::Run(Box::new(spec))
+        Some(ContainerDesiredState::Run(Box::new(spec)))
+    }
+
+    /// Returns true if a replica is not ordered to run before it is confirmed.
+    pub(super) fn must_wait(&self, replica: &Replica) -> bool {
+        self.desired_state == ContainerGoal::Run && replica.unconfirmed
     }
 
     /// Returns true if the node of a replica has followed its order.
@@ -79,6 +122,9 @@ impl Container {
         let Some(replica) = self.replicas.get(index) else { return true };
         if self.is_releasing(replica) {
             return false;
+        }
+        if self.must_wait(replica) {
+            return true;
         }
         match &replica.last_report {
             None => self.desired_state == ContainerGoal::Stop,
@@ -91,7 +137,8 @@ impl Container {
     pub fn needs_placement(&self, index: usize) -> bool {
         self.desired_state == ContainerGoal::Run
             && self.replicas.get(index).is_some_and(|replica| {
-                replica.placement.is_none() && !replica.is_held && !replica.has_ended()
+                let is_held = replica.is_held || replica.unconfirmed;
+                replica.placement.is_none() && !is_held && !replica.has_ended()
             })
     }
 
@@ -113,6 +160,7 @@ impl Container {
     ) -> Option<ReplicaChange> {
         let goal = self.desired_state;
         let replica = self.replicas.get_mut(usize::from(report.replica.index))?;
+        replica.confirm(report.run);
         let state = bounded(report.state.clone());
         let before = replica.last_report.as_ref();
         let is_same = before.is_some_and(|before| {
@@ -171,7 +219,8 @@ impl Container {
             return false;
         }
         let Some(replica) = self.replicas.get_mut(index) else { return false };
-        if replica.placement.is_none() || replica.leaving.is_some() || replica.has_ended() {
+        let is_idle = replica.has_ended() || replica.unconfirmed;
+        if replica.placement.is_none() || replica.leaving.is_some() || is_idle {
             return false;
         }
         replica.leaving = Some(why.to_owned());
@@ -182,7 +231,7 @@ impl Container {
     pub fn may_work(&self, index: usize) -> bool {
         let Some(replica) = self.replicas.get(index) else { return false };
         let is_off = match self.desired_state {
-            ContainerGoal::Run => replica.has_ended(),
+            ContainerGoal::Run => replica.has_ended() || replica.unconfirmed,
             ContainerGoal::Stop => self.is_settled(index),
             ContainerGoal::Release => false,
         };
@@ -191,6 +240,16 @@ impl Container {
 }
 
 impl Replica {
+    /// Records that the node has the replica. It may have executed starts that a backup does not
+    /// know, and ignores orders with a lower number.
+    fn confirm(&mut self, run: u32) {
+        if std::mem::take(&mut self.unconfirmed) {
+            let bound = self.run.saturating_add(MAX_UNKNOWN_STARTS);
+            let is_bounded = failpoint::defends("replica-number");
+            self.run = self.run.max(if is_bounded { run.min(bound) } else { run });
+        }
+    }
+
     /// Withdraws a replica from a node that could not run its first start there. Another node may.
     fn leave_unfit_node(&mut self) {
         let (Some(node), Some(status)) = (self.node(), &self.last_report) else { return };

@@ -20,8 +20,8 @@ use maud::{Markup, html};
 use meshd_api::{
     ContainerView, RunContainer, VolumeView,
     container_options::{
-        parse_cpu_millis, parse_mib, parse_port, parse_probe, parse_restart, parse_user,
-        parse_variable,
+        parse_cpu_millis, parse_mib, parse_mount, parse_port, parse_probe, parse_restart,
+        parse_user, parse_variable,
     },
     routes as api,
 };
@@ -73,6 +73,7 @@ async fn form(
         (input("memory", "Memory of each replica, with written files", "256M"))
         (input("cpus", "CPUs of each replica", "1"))
         (input("ports", "Published ports, as NODE-PORT:PORT", "8080:80 8443:443"))
+        (input("mounts", "Squashfs volumes to mount, as VOLUME:PATH", "site-data:/data"))
         (input("health", "Health check: tcp:PORT, http:PORT/PATH or exec:PROGRAM, or empty", "http:80/"))
         label for="env" { "Variables, one NAME=VALUE on each line. No page shows their values" }
         textarea.code id="env" name="env" rows="3" spellcheck="false" autocomplete="off" {}
@@ -166,6 +167,7 @@ fn name_in_words(name: &'static str) -> &'static str {
         "replicas" => "number of replicas",
         "cpus" => "number of CPUs",
         "ports" => "published port",
+        "mounts" => "mount",
         "health" => "health check",
         "env" => "variable",
         "scratch" => "limit of written files",
@@ -202,6 +204,7 @@ fn container(fields: &Fields) -> Result<RunContainer, FieldFault> {
         memory_mib: optional(fields, "memory", parse_mib)?,
         scratch_mib: optional(fields, "scratch", parse_mib)?,
         ports: each("ports", fields.text("ports").split_whitespace(), parse_port)?,
+        mounts: each("mounts", fields.text("mounts").split_whitespace(), parse_mount)?,
         restart: optional(fields, "restart", parse_restart)?.unwrap_or_default(),
         health: health(fields)?,
         stop_seconds: optional(fields, "stop_seconds", number)?,

@@ -17,12 +17,16 @@ use meshd_proto::{
     },
 };
 use meshd_types::Digest;
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 /// The site has an image, as an import makes it.
-fn add_image(rig: &Rig) {
-    let blobs = rig.central.site().blobs_dir.join("volumes");
-    std::fs::create_dir_all(&blobs).unwrap();
+fn add_image_to(rig: &Rig) {
+    add_image(&rig.central.site().blobs_dir.join("volumes"));
+}
+
+/// Adds an image to a folder of volumes.
+pub(crate) fn add_image(blobs: &Path) {
+    std::fs::create_dir_all(blobs).unwrap();
     let digest = Digest::of(b"a file");
     std::fs::write(blobs.join(digest.to_string()), "a file").unwrap();
     let image = json!({
@@ -107,7 +111,7 @@ async fn replica_is_placed_only_on_nodes_that_run_containers() {
     let plain = host(&rig, 1).await;
     let missing = code(&run(&rig, json!({})).await.expect_err("nothing is imported"));
     assert!(missing.contains("server") && missing.contains("meshd volume list"), "{missing}");
-    add_image(&rig);
+    add_image_to(&rig);
     let refused = code(&run(&rig, json!({})).await.expect_err("no node has crun"));
     assert!(refused.contains("runs_no_containers") && refused.contains("crun"), "{refused}");
     let node = container_host(&rig, 2).await;
@@ -138,7 +142,7 @@ async fn replica_is_placed_only_on_nodes_that_run_containers() {
 async fn report_of_a_node_changes_only_its_own_replicas() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let first = container_host(&rig, 1).await;
     let second = container_host(&rig, 2).await;
     run(&rig, json!({ "replicas": 2 })).await.unwrap();
@@ -161,7 +165,7 @@ async fn report_of_a_node_changes_only_its_own_replicas() {
 async fn release_by_another_node_changes_nothing() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let first = container_host(&rig, 1).await;
     run(&rig, json!({})).await.unwrap();
     let second = container_host(&rig, 2).await;
@@ -178,7 +182,7 @@ async fn release_by_another_node_changes_nothing() {
 async fn drained_node_releases_its_replicas_and_others_get_them() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let first = container_host(&rig, 1).await;
     run(&rig, json!({})).await.unwrap();
     report(&first, &[("web.0", RUNS)]).await;
@@ -200,7 +204,7 @@ async fn drained_node_releases_its_replicas_and_others_get_them() {
 async fn replica_of_a_lost_node_moves_after_its_boot_and_not_before() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let mut first = container_host(&rig, 1).await;
     run(&rig, json!({})).await.unwrap();
     report(&first, &[("web.0", RUNS)]).await;
@@ -222,7 +226,7 @@ async fn replica_of_a_lost_node_moves_after_its_boot_and_not_before() {
 async fn fenced_node_loses_its_replicas_and_removed_one_only_by_order() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let mut first = container_host(&rig, 1).await;
     run(&rig, json!({})).await.unwrap();
     report(&first, &[("web.0", RUNS)]).await;
@@ -251,7 +255,7 @@ async fn fenced_node_loses_its_replicas_and_removed_one_only_by_order() {
 async fn replica_that_a_node_cannot_run_goes_to_another_node() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let first = container_host(&rig, 1).await;
     run(&rig, json!({ "ports": [{ "node": 80, "container": 80 }] })).await.unwrap();
     let second = container_host(&rig, 2).await;
@@ -273,7 +277,7 @@ async fn replica_that_a_node_cannot_run_goes_to_another_node() {
 async fn replica_without_record_blocks_its_node_until_it_is_deleted() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let node = container_host(&rig, 1).await;
     report(&node, &[("old.0", RUNS)]).await;
     let refused = code(&run(&rig, json!({})).await.expect_err("its work is not known"));
@@ -292,7 +296,7 @@ async fn replica_without_record_blocks_its_node_until_it_is_deleted() {
 async fn stopped_container_starts_again_under_a_new_number() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let node = container_host(&rig, 1).await;
     run(&rig, json!({})).await.unwrap();
     report(&node, &[("web.0", RUNS)]).await;
@@ -306,11 +310,127 @@ async fn stopped_container_starts_again_under_a_new_number() {
     assert_eq!(spec.run, 2);
 }
 
+/// The record of the container, as a restore of a backup leaves it.
+async fn restore(rig: &Rig) {
+    let marked = rig.central.store().commit(|tx| {
+        let mut container = tx.container(&"web".parse().unwrap()).cloned().unwrap();
+        container.mark_unconfirmed();
+        tx.put_container(container);
+        Ok::<_, meshd_store::StoreError>(())
+    });
+    marked.await.unwrap();
+}
+
+#[tokio::test]
+async fn restored_replica_is_not_started_while_another_node_may_run_it() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image_to(&rig);
+    let mut first = container_host(&rig, 1).await;
+    run(&rig, json!({})).await.unwrap();
+    report(&first, &[("web.0", RUNS)]).await;
+    restore(&rig).await;
+    assert_eq!((phase(&rig, 0), entries(&first).await), (ReplicaPhase::Unconfirmed, Vec::new()));
+
+    // It was moved after the backup: the other node has it, and this one boots again.
+    let second = container_host(&rig, 2).await;
+    report(&second, &[("web.0", RUNS)]).await;
+    report(&first, &[]).await;
+    first.power_off().await;
+    first.boot(Stage::Online).await;
+    ready(&first).await;
+    report(&first, &[]).await;
+    rig.pass(Duration::from_secs(10)).await;
+    for node in [&first, &second] {
+        assert_eq!(entries(node).await, [], "never two copies, and the only one goes on");
+    }
+    let start = ordered(Verb::ContainerStart);
+    let refused = rig.central.containers.start("web", &start).await.expect_err("it runs");
+    assert!(code(&refused).contains("meshd container delete web.0"), "{refused}");
+    rig.central.containers.stop("web", &ordered(Verb::ContainerStop)).await.unwrap();
+    assert!(rig.central.containers.start("web", &start).await.is_err(), "it runs there still");
+
+    let delete = ordered(Verb::ContainerDelete);
+    assert_eq!(rig.central.containers.delete("web.0", &delete).await.unwrap(), None);
+    assert_eq!(entries(&second).await, [("web.0".to_owned(), ContainerDesiredState::Gone)]);
+    release(&second, "web.0").await;
+    rig.central.containers.start("web", &start).await.unwrap();
+    let sent = entries(&first).await;
+    let [(_, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
+    assert!(spec.run > 1, "the node may have executed later starts than the backup knows");
+}
+
+#[tokio::test]
+async fn restored_replica_is_confirmed_by_its_node_under_the_number_there() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image_to(&rig);
+    let first = container_host(&rig, 1).await;
+    run(&rig, json!({})).await.unwrap();
+    restore(&rig).await;
+    let second = container_host(&rig, 2).await;
+    report(&second, &[("web.0", RUNS)]).await;
+    let replica: ReplicaId = "web.0".parse().unwrap();
+    let there = ReplicaReport { replica, run: 5, restarts: 0, state: RUNS };
+    say(&first, ContainerUpdate::All { replicas: vec![there] }).await;
+    assert_eq!(phase(&rig, 0), ReplicaPhase::Running);
+    let sent = entries(&first).await;
+    let [(_, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(spec.run, 5);
+    assert_eq!(entries(&second).await, [("web.0".to_owned(), ContainerDesiredState::Gone)]);
+}
+
+#[tokio::test]
+async fn mounted_volume_is_given_to_its_node_and_stays_while_it_is_used() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image_to(&rig);
+    let volumes = rig.central.site().blobs_dir.join("volumes");
+    let add = |name: &str, kind: &str| {
+        let digest = Digest::of(name.as_bytes());
+        std::fs::write(volumes.join(digest.to_string()), name).unwrap();
+        let info = json!({
+            "name": name, "digest": digest, "kind": kind, "size": name.len(),
+            "virtual_size": name.len(), "added_at": "2026-01-01T00:00:00Z",
+        });
+        std::fs::write(volumes.join(format!("{digest}.json")), info.to_string()).unwrap();
+        digest
+    };
+    let data = add("data", "squashfs");
+    add("disk", "qcow2");
+    let node = container_host(&rig, 1).await;
+    let other = container_host(&rig, 2).await;
+    let mount =
+        |volume: &str, path: &str| json!({ "mounts": [{ "volume": volume, "path": path }] });
+    for (volume, path, why) in [
+        ("none", "/data", "meshd volume list"),
+        ("disk", "/data", "mksquashfs"),
+        ("data", "/proc/x", "outside"),
+        ("data", "../data", "absolute"),
+    ] {
+        let refused = code(&run(&rig, mount(volume, path)).await.expect_err(why));
+        assert!(refused.contains(why), "{refused}");
+    }
+    run(&rig, mount("data", "/data")).await.unwrap();
+    let own = if node_of(&rig, 0) == Some(node.id()) { &node } else { &other };
+    let foreign = if own.id() == node.id() { &other } else { &node };
+    let sent = entries(own).await;
+    let [(_, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((spec.mounts[0].volume, spec.mounts[0].size), (data, 4));
+    assert!(rig.central.vms.volume_for(own.id(), &data).is_some());
+    assert!(rig.central.vms.volume_for(foreign.id(), &data).is_none());
+    let used = code(&rig.central.vms.remove_volume("data").await.expect_err("it is in use"));
+    assert!(used.contains("container web"), "{used}");
+    rig.central.containers.delete("web", &ordered(Verb::ContainerDelete)).await.unwrap();
+    release(own, "web.0").await;
+    rig.central.vms.remove_volume("data").await.unwrap();
+}
+
 #[tokio::test]
 async fn restarted_meshd_places_no_replica_before_its_node_reports_containers() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image(&rig);
+    add_image_to(&rig);
     let mut node = container_host(&rig, 1).await;
     let id = node.id();
     node.lose_power().await;

@@ -3,7 +3,7 @@
 
 mod claimed;
 mod nics;
-mod containers;
+pub(crate) mod containers;
 mod drained;
 mod guarded;
 mod lost;

@@ -7,7 +7,7 @@ use crate::{
 use maud::{Markup, html};
 use meshd_api::{
     ContainerView,
-    container_options::{cpu_words, port_words, probe_words, restart_words},
+    container_options::{cpu_words, mount_words, port_words, probe_words, restart_words},
 };
 use meshd_proto::container::HealthCheck;
 
@@ -27,6 +27,7 @@ pub(super) fn rows(container: &ContainerView) -> Vec<(&'static str, Markup)> {
         ("Memory", mib(container.memory_mib)),
         ("Written files", mib(container.scratch_mib)),
         ("Published ports", plain(port_words(&container.ports))),
+        ("Mounts", plain(mount_words(&container.mounts))),
         ("Restart", plain(restart_words(container.restart))),
         ("Health check", container.health.as_ref().map(health).unwrap_or_default()),
         ("Killed after", plain(seconds(container.stop_seconds))),

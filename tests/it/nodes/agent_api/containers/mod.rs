@@ -1,4 +1,10 @@
 //! Containers, run by the real agent with the real crun: programs of a squashfs image with busybox.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `mounts` | volumes that replicas mount |
+
+mod mounts;
 
 use super::{
     agent::Machine,
@@ -45,25 +51,44 @@ struct ContainerNode {
     image_size: u64,
 }
 
+/// A device of the node, as a file of an image or a volume that everybody may read.
+const DEVICE: &str = "device c 0666 0 0 1 5";
+
+/// Makes a squashfs of a folder, with a device file.
+fn make_squashfs(tree: &Path) -> PathBuf {
+    let image = tree.with_extension("squashfs");
+    let made = Command::new("mksquashfs")
+        .args([tree, &image])
+        .args(["-quiet", "-noappend", "-no-progress", "-comp", "zstd", "-p", DEVICE])
+        .output()
+        .expect("mksquashfs, from `.ci/setup`");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    image
+}
+
 /// Writes an image with busybox. Returns its path.
 fn write_image(folder: &Path) -> PathBuf {
     let tree = folder.join("tree");
-    for name in ["bin", "srv", "tmp"] {
+    for name in ["bin", "proc", "srv", "tmp"] {
         fs::create_dir_all(tree.join(name)).expect("made");
     }
     fs::copy("/bin/busybox", tree.join("bin/busybox")).expect("busybox, from `.ci/setup test`");
     for name in ["sh", "cat", "dd", "grep", "httpd", "id", "ls", "mount", "ps", "sleep", "touch"] {
         symlink("busybox", tree.join("bin").join(name)).expect("linked");
     }
+    symlink("/proc", tree.join("link")).expect("linked");
     fs::write(tree.join("srv/hello"), "hello from a container\n").expect("written");
-    let image = folder.join("image");
-    let made = Command::new("mksquashfs")
-        .args([&tree, &image])
-        .args(["-quiet", "-noappend", "-no-progress", "-comp", "zstd"])
-        .output()
-        .expect("mksquashfs, from `.ci/setup`");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    image
+    make_squashfs(&tree)
+}
+
+/// Stores a file on the node, as if the agent had fetched it. Returns digest and size.
+fn add_volume(machine: &Machine, file: &Path) -> (Digest, u64) {
+    let content = fs::read(file).expect("read");
+    let digest = Digest::of(&content);
+    let images = machine.path("var/lib/machines/container-images");
+    fs::create_dir_all(&images).expect("made");
+    fs::write(images.join(digest.to_string()), &content).expect("written");
+    (digest, content.len() as u64)
 }
 
 impl ContainerNode {
@@ -73,14 +98,9 @@ impl ContainerNode {
         let machine = Machine::new(&fake, &fake.ca_pem, Some(token));
         let files = tempfile::tempdir().expect("a folder");
         let image_file = write_image(files.path());
-        let content = fs::read(&image_file).expect("read");
-        let image = Digest::of(&content);
-        let images = machine.path("var/lib/machines/container-images");
-        fs::create_dir_all(&images).expect("made");
-        fs::write(images.join(image.to_string()), &content).expect("written");
+        let (image, image_size) = add_volume(&machine, &image_file);
         fs::create_dir_all(machine.path("usr/bin")).expect("made");
         symlink("/usr/bin/crun", machine.path("usr/bin/crun")).expect("linked");
-        let image_size = content.len() as u64;
         let mut node =
             ContainerNode { fake, machine, agent: None, generation: 0, image, image_size };
         node.start_agent().await;
@@ -114,6 +134,7 @@ impl ContainerNode {
             memory_mib: 64,
             scratch_mib: 4,
             ports: Vec::new(),
+            mounts: Vec::new(),
             restart: ContainerRestart::Never,
             health: None,
             stop_seconds: 1,
@@ -395,9 +416,12 @@ async fn replica_that_cannot_start_reports_its_fault() {
     let taken = StdTcpListener::bind("0.0.0.0:0").expect("a free port");
     let port = taken.local_addr().expect("bound").port();
     let missing: Change = |spec, _| ReplicaSpec { argv: vec!["/bin/missing".to_owned()], ..spec };
+    // The first user of VMs.
+    let of_vm: Change = |spec, _| ReplicaSpec { uid: 0x7140_0000, ..spec };
     for (run, change, expected) in [
         (1, missing, ContainerFault::ProgramMissing),
         (2, with_port as Change, ContainerFault::PortInUse),
+        (3, of_vm, ContainerFault::Prepare),
     ] {
         let spec = node.spec("sleep 1000");
         node.run(ReplicaSpec { run, ..change(spec, port) }).await;
