@@ -3,6 +3,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `faults` | faults of a specification |
 //! | `mount` | volumes that a replica mounts |
 //! | `replica` | identity of a replica: `web.0` |
 //! | `spec` | what a replica runs, with its limits, which central node and agent check |
@@ -16,6 +17,7 @@
 //!          ContainerLogs, ContainerExec ──▶  open a connection for the bytes of a user
 //! ```
 
+mod faults;
 mod mount;
 mod replica;
 mod spec;

@@ -1,6 +1,6 @@
 //! Volumes that a replica mounts, with the limits of their paths.
 
-use super::spec::ReplicaFaults;
+use super::faults::ReplicaFaults;
 use meshd_types::Digest;
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub(super) fn add_faults(mounts: &[ReplicaMount], faults: &mut ReplicaFaults) {
         let overlaps = |other: &&str| contains(other, &mount.path) || contains(&mount.path, other);
         if let Some(other) = earlier.into_iter().find(overlaps) {
             let message = format!("path `{shown}` overlaps `{}`", other.escape_debug());
-            faults.add("mounts", message, "mount each volume at a folder of its own");
+            faults.add("mounts", message, "give each volume a separate folder");
         }
     }
 }

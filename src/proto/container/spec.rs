@@ -1,15 +1,14 @@
 //! What a replica runs, with its limits. The central node and the agent both check them.
 
-use super::mount::{self, ReplicaMount};
-use crate::{
-    task::check_argv,
-    vm::{ByteSize, SpecFault},
+use super::{
+    faults::ReplicaFaults,
+    mount::{self, ReplicaMount},
 };
-use meshd_types::{Digest, Hint};
+use crate::vm::{ByteSize, SpecFault};
+use meshd_types::Digest;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Display,
     ops::RangeInclusive,
 };
 
@@ -19,8 +18,6 @@ pub const MAX_ENV: usize = 256;
 pub const MAX_ENV_BYTES: usize = 32 * 1024;
 /// Maximum number of published ports.
 pub const MAX_PORTS: usize = 32;
-/// Maximum length of the working directory and of the path of a health check, in bytes.
-const MAX_PATH: usize = 1024;
 /// Thousandths of a CPU.
 const CPU_MILLIS: RangeInclusive<u32> = 10..=1_024_000;
 const MEMORY_MIB: RangeInclusive<u32> = 8..=4 * 1024 * 1024;
@@ -120,42 +117,6 @@ pub enum HealthProbe {
     Http { port: u16, path: String },
     /// The program exits with 0 in the replica.
     Exec { argv: Vec<String> },
-}
-
-#[derive(Default)]
-pub(super) struct ReplicaFaults(Vec<SpecFault>);
-
-impl ReplicaFaults {
-    pub(super) fn add(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
-        self.0.push(SpecFault { key: key.to_owned(), message: message.into(), hint: hint.into() });
-    }
-
-    fn bound<T: PartialOrd + Display>(&mut self, key: &str, value: T, range: &RangeInclusive<T>) {
-        if !range.contains(&value) {
-            let hint = format!("write {} to {}", range.start(), range.end());
-            self.add(key, format!("{value} is out of range"), hint);
-        }
-    }
-
-    fn port(&mut self, key: &str, port: u16) {
-        if port == 0 {
-            self.add(key, "port 0 is out of range", "write 1 to 65535");
-        }
-    }
-
-    fn argv(&mut self, key: &str, argv: &[String]) {
-        if let Err(error) = check_argv(argv) {
-            self.add(key, error.message(), error.hint().unwrap_or_default());
-        }
-    }
-
-    fn path(&mut self, key: &str, path: &str) {
-        let is_path = path.starts_with('/') && path.len() <= MAX_PATH;
-        if !is_path || path.contains(|c: char| c.is_control() || c == ' ') {
-            let hint = format!("write one that begins with `/`, up to {MAX_PATH} bytes");
-            self.add(key, "is not an absolute path", hint);
-        }
-    }
 }
 
 impl ReplicaSpec {
