@@ -13,7 +13,7 @@ use crate::cli::{
     },
 };
 use clap::{Args, ValueEnum};
-use meshd_api::{DoctorView, NodeView, WarmRebootView, routes as api};
+use meshd_api::{DoctorView, WarmRebootView, routes as api};
 use meshd_proto::DoctorReport;
 use meshd_types::Timestamp;
 use serde::Serialize;
