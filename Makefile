@@ -114,7 +114,7 @@ test-rollout: agent ## Rolls generations out over six machines in QEMU, and find
 	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test rollout
 
-test-power: agent ## Powers machines in QEMU on by BMCs that lie, and finds a slow boot path
+test-power: agent ## Powers machines in QEMU on by BMCs that lie, and finds a slow boot path; 10 minutes
 	@.ci/setup test
 	@cargo test --quiet --locked --test power --no-run
 	@target/debug/meshd lab image
