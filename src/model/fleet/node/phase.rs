@@ -102,7 +102,10 @@ pub struct UnlawfulTransition {
     pub change: PhaseChange,
 }
 
-meshd_types::hints!(UnlawfulTransition {});
+meshd_types::hints!(UnlawfulTransition {
+    UnlawfulTransition { change: PhaseChange::Reject, .. } => "take the node out of service: `meshd node quarantine NODE`, or remove it: `meshd node remove NODE`";
+    UnlawfulTransition { change: PhaseChange::Resume, .. } => "`meshd node drain NODE` takes a node to maintenance, from which it resumes";
+});
 
 impl Phase {
     /// All phases in the order of the diagram.
