@@ -44,7 +44,7 @@ fn class(phase: ReplicaPhase) -> &'static str {
         | ReplicaPhase::Fetching
         | ReplicaPhase::Starting
         | ReplicaPhase::Releasing => "busy",
-        ReplicaPhase::Waiting => "warn",
+        ReplicaPhase::Waiting | ReplicaPhase::Unconfirmed => "warn",
         ReplicaPhase::Unplaced
         | ReplicaPhase::Unhealthy
         | ReplicaPhase::Failed
