@@ -292,7 +292,8 @@ impl Containers {
 /// Returns true for a name such as `web.0`, which is also the ID of a replica of `web`.
 fn is_like_replica(name: &ContainerName) -> bool {
     let index = name.as_str().rsplit_once('.').map(|(_, index)| index);
-    index.is_some_and(|index| index.bytes().all(|digit| digit.is_ascii_digit()))
+    index
+        .is_some_and(|index| !index.is_empty() && index.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// Completes what an order leaves out with the configuration of the image.

@@ -58,11 +58,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Console {
-    fn new(
-        target: &ConsoleTarget,
-        program: &str,
-        now: Instant,
-    ) -> (Self, mpsc::Receiver<Bytes>) {
+    fn new(target: &ConsoleTarget, program: &str, now: Instant) -> (Self, mpsc::Receiver<Bytes>) {
         let (typed, input) = mpsc::channel(MAX_WAITING);
         let (rows, columns) = terminal_screen::SIZE;
         let emulator = vt100::Parser::new(rows, columns, 0);

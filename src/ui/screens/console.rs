@@ -119,7 +119,8 @@ async fn open_by_form(client: ApiClient, target: ConsoleTarget, request: Request
     let session = client.session.map(|session| session.to_string()).unwrap_or_default();
     let form = Digest::of_fields(["shell", &session, &target.page()].map(str::as_bytes));
     let opener = client.clone();
-    let (to, chosen) = (target.clone(), program.to_owned());
+    let to = target.clone();
+    let chosen = program.to_owned();
     let work = async move {
         if running(&opener, &to).is_none() {
             opener.open_console(&to, &chosen).await?;

@@ -222,10 +222,11 @@ async fn shell_form_sent_twice_starts_one_program_and_refuses_another() {
         guest()(request, origin)
     });
     let environment = Environment { open_socket, ..environment(api.router(), SignIn::Token) };
-    let (host, ui) = ("meshd.example:8443", router(environment));
-    let mut first = Browser { host, ui: ui.clone(), cookie: None };
+    let ui = router(environment);
+    let mut first = Browser { host: "meshd.example:8443", ui, cookie: None };
     first.post("/ui/sign-in", &format!("token={TOKEN}")).await;
-    let mut second = Browser { host, ui, cookie: first.cookie.clone() };
+    let mut second =
+        Browser { host: first.host, ui: first.ui.clone(), cookie: first.cookie.clone() };
     let form = "program=ash+-l";
     let (one, two) = tokio::join!(first.post(REPLICA, form), second.post(REPLICA, form));
     for sent in [one, two, first.post(REPLICA, form).await] {

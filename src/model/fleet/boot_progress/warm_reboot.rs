@@ -102,7 +102,8 @@ mod tests {
 
     #[test]
     fn warm_boot_that_was_followed_by_another_is_cold_unless_it_was_online() {
-        let (at, now) = (Timestamp::from_millis(1), Timestamp::from_millis(2));
+        let at = Timestamp::from_millis(1);
+        let now = Timestamp::from_millis(2);
         let warm = |session| WarmReboot {
             operation: OperationId([1; 4]),
             at,

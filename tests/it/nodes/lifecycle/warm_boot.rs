@@ -340,6 +340,7 @@ async fn warm_boot_that_failed_stays_cold_after_its_session_is_removed() {
     rig.central.nodes.drive_operations().await;
     let result = rig.node(node.machine.id()).warm_reboot.expect("a result").result;
     assert_eq!(result, WarmRebootResult::Warm { session });
+    node.machine.lose_power().await;
     for _ in 0..9 {
         node.machine.boot(Stage::Online).await;
     }
@@ -359,6 +360,7 @@ async fn older_warm_boot_is_no_result_of_a_later_order() {
     node.machine.token = Some(node.overlay(session).await.expect("its overlay"));
     node.report(session, None).await.expect("it starts");
     node.machine.lose_power().await;
+    node.machine.facts.system.kernel_boot_id = "warm".to_owned();
     for stage in [Stage::OsDhcp, Stage::Modloop, Stage::Enrolled, Stage::Link, Stage::Online] {
         node.machine.step(stage).await;
     }

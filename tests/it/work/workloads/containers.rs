@@ -13,11 +13,11 @@ use meshd_model::{
 };
 use meshd_proto::{
     NodeSpec, SpecEntry,
-    shell::{TerminalName, WindowSize},
     container::{
         ContainerDesiredState, ContainerFault, ContainerUpdate, ReplicaId, ReplicaReport,
         ReplicaState,
     },
+    shell::{TerminalName, WindowSize},
 };
 use meshd_types::Digest;
 use std::{path::Path, time::Duration};
@@ -322,7 +322,7 @@ async fn refused_container_names_no_part_of_a_secret_and_no_replica() {
     let env = json!({ "env": { "PASS WORD-s3cr3t": "s3cr3t" } });
     let refused = code(&run(&rig, env).await.expect_err("no name of a variable"));
     assert!(refused.contains("env") && !refused.contains("s3cr3t"), "{refused}");
-    for name in ["web.0", "web.", "web.64"] {
+    for name in ["web.0", "web.64", "a.b.7"] {
         let refused = run(&rig, json!({ "name": name })).await;
         assert!(matches!(refused, Err(ContainerError::ReplicaName(_))), "{name}: {refused:?}");
     }
@@ -335,7 +335,8 @@ async fn refused_container_names_no_part_of_a_secret_and_no_replica() {
     });
     stored.await.unwrap();
     for (text, replica) in [("web", "web.0"), ("web.0", "web.0"), ("web.0.0", "web.0.0")] {
-        let terminal = ShellTerminal { window: WindowSize::new(24, 80), name: TerminalName::default() };
+        let window = WindowSize::default();
+        let terminal = ShellTerminal { window, name: TerminalName::default() };
         let request = ReplicaExecRequest { argv: Vec::new(), terminal };
         let audit = ordered(Verb::ContainerExec);
         let opened = rig.central.containers.open_exec(text, request, &audit).await;

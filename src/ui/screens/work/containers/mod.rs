@@ -26,7 +26,9 @@ use axum::{
     http::HeaderMap,
 };
 use maud::{Markup, html};
-use meshd_api::{ContainerView, EventView, VolumeView, container_options::port_words, routes as api};
+use meshd_api::{
+    ContainerView, EventView, VolumeView, container_options::port_words, routes as api,
+};
 use meshd_model::work::container::{ContainerGoal, ReplicaPhase};
 use replicas::replica_table;
 use std::collections::BTreeSet;
@@ -241,7 +243,9 @@ mod tests {
 
     #[test]
     fn event_of_a_container_whose_name_begins_alike_is_not_shown() {
-        for detail in ["container web: stop ordered", "container web.0: runs", "container web.63: x"] {
+        for detail in
+            ["container web: stop ordered", "container web.0: runs", "container web.63: x"]
+        {
             assert!(is_about(detail, "container web"), "{detail}");
         }
         for detail in [
