@@ -118,6 +118,15 @@ impl<'a> WarmNode<'a> {
         Ok(part["token"].as_str().expect("a token").to_owned())
     }
 
+    /// Is ordered to reboot warm, and starts its next boot.
+    async fn start(&mut self) -> BootSessionId {
+        self.order().await;
+        let session = self.planned_session().await;
+        self.machine.token = Some(self.overlay(session).await.expect("its overlay"));
+        self.report(session, None).await.expect("it starts");
+        session
+    }
+
     pub async fn report(
         &self,
         session: BootSessionId,
@@ -333,10 +342,7 @@ async fn warm_boot_that_failed_stays_cold_after_its_session_is_removed() {
     allow_warm_boots(&world);
     let rig = Rig::new(&world);
     let mut node = WarmNode::online(&rig, 1).await;
-    node.order().await;
-    let session = node.planned_session().await;
-    node.machine.token = Some(node.overlay(session).await.expect("its overlay"));
-    node.report(session, None).await.expect("it starts");
+    let session = node.start().await;
     rig.central.nodes.drive_operations().await;
     let result = rig.node(node.machine.id()).warm_reboot.expect("a result").result;
     assert_eq!(result, WarmRebootResult::Warm { session });
@@ -355,10 +361,7 @@ async fn older_warm_boot_is_no_result_of_a_later_order() {
     allow_warm_boots(&world);
     let rig = Rig::new(&world);
     let mut node = WarmNode::online(&rig, 1).await;
-    node.order().await;
-    let session = node.planned_session().await;
-    node.machine.token = Some(node.overlay(session).await.expect("its overlay"));
-    node.report(session, None).await.expect("it starts");
+    node.start().await;
     node.machine.lose_power().await;
     node.machine.facts.system.kernel_boot_id = "warm".to_owned();
     for stage in [Stage::OsDhcp, Stage::Modloop, Stage::Enrolled, Stage::Link, Stage::Online] {
