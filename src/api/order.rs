@@ -93,6 +93,10 @@ pub struct BulkNode {
     /// Results of the readiness checks, if the order ran them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<DoctorReport>,
+    /// The last order to reboot without the firmware, with `report` and if the node booted through
+    /// its firmware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_reboot: Option<WarmRebootView>,
     /// Error of the order, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorView>,

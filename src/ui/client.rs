@@ -210,7 +210,7 @@ impl ApiClient {
         self.sign(request.headers_mut())?;
         let opened = (self.environment.open_socket)(request, self.origin.clone()).await;
         let socket = opened.map_err(|(status, view)| ApiError { status, view })?;
-        let console = self.consoles.open(session, target, socket, self.environment.now);
+        let console = self.consoles.open(session, target, program, socket, self.environment.now);
         // This check follows the insertion into the table. A concurrent sign-out either finds the
         // console there, or this check detects the sign-out.
         if !self.sessions.lives(session, (self.environment.now)())

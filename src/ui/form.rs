@@ -24,7 +24,13 @@ impl Fields {
         self.all(name).next().unwrap_or_default()
     }
 
-    /// Returns all values of a name.
+    /// Returns the first value of a name as it was sent; empty if there is none.
+    pub(crate) fn untrimmed<'a>(&'a self, name: &str) -> &'a str {
+        let found = self.0.iter().find(|(field, _)| field == name);
+        found.map_or("", |(_, value)| value.as_str())
+    }
+
+    /// Returns all values of a name without surrounding white space.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(field, _)| field == name).map(|(_, value)| value.trim())
     }

@@ -307,7 +307,7 @@ impl NodeDetail {
             vars: node.vars.clone(),
             boot_override: node.boot_override.clone(),
             deferred: None,
-            warm_reboot: None,
+            warm_reboot: node.warm_reboot.as_ref().map(WarmRebootView::new),
             certificates: node
                 .certificates
                 .iter()
@@ -319,15 +319,6 @@ impl NodeDetail {
             facts: node.facts.clone(),
             pci_names: BTreeMap::new(),
         }
-    }
-
-    /// Adds the last order to reboot without the firmware. `boots` are the boots of the node, the
-    /// newest first.
-    pub fn with_warm_reboot(self, node: &Node, boots: &[&BootSession]) -> Self {
-        let boots = boots.iter().copied();
-        let reboot = node.warm_reboot.as_ref();
-        let warm_reboot = reboot.map(|reboot| WarmRebootView::new(reboot, boots));
-        NodeDetail { warm_reboot, ..self }
     }
 
     /// Adds names of PCI devices.

@@ -1,6 +1,6 @@
 //! The last order to reboot a node without its firmware.
 
-use meshd_model::fleet::{BootSession, ColdBoot, WarmReboot, cold_boot_remedy};
+use meshd_model::fleet::{ColdBoot, Node, WarmReboot, cold_boot_remedy};
 use meshd_proto::warm_boot::ColdBootCause;
 use meshd_types::{OperationId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -28,13 +28,17 @@ pub struct ColdBootView {
 }
 
 impl WarmRebootView {
-    /// Creates the view of a record. `boots` are the boots of the node, the newest first.
-    pub fn new<'a>(reboot: &WarmReboot, boots: impl IntoIterator<Item = &'a BootSession>) -> Self {
-        let cold = reboot.cold_boot(boots).map(|ColdBoot { cause, reason }| ColdBootView {
-            cause,
-            reason,
-            remedy: cold_boot_remedy(cause).to_owned(),
+    pub fn new(reboot: &WarmReboot) -> Self {
+        let cold = reboot.cold_boot().map(|ColdBoot { cause, reason }| ColdBootView {
+            cause: *cause,
+            reason: reason.clone(),
+            remedy: cold_boot_remedy(*cause).to_owned(),
         });
         WarmRebootView { operation: reboot.operation, at: reboot.at, cold }
+    }
+
+    /// Returns the view of a node that booted through its firmware instead.
+    pub fn of_cold_boot(node: &Node) -> Option<Self> {
+        node.warm_reboot.as_ref().map(Self::new).filter(|view| view.cold.is_some())
     }
 }

@@ -182,6 +182,7 @@ fn description(name: &str) -> &'static str {
         "label" => "a selector of labels, such as rack=a,feed!=2",
         "removed" => "true: also removed nodes",
         "state" => "only rows in one of these states, with commas between them",
+        "image" => "only containers of this image: name or digest",
         "group" => "only tasks of this group",
         "node" => "only rows of this node: ID or name",
         "actor" => "only orders of this actor",

@@ -178,6 +178,12 @@ impl ContainerView {
             .iter()
             .all(|replica| replica.phase == wanted || self.health.is_none() && replica.runs())
     }
+
+    /// Returns true if a replica has exited as its restart policy expects: it is no problem.
+    pub fn has_finished(&self, replica: &ReplicaView) -> bool {
+        let is_expected = self.restart == ContainerRestart::Never || replica.code == Some(0);
+        replica.phase == ReplicaPhase::Exited && is_expected
+    }
 }
 
 impl ReplicaView {

@@ -14,6 +14,8 @@ pub enum ContainerError {
     None(String),
     #[error("cannot run container `{0}`: the name is taken")]
     NameTaken(ContainerName),
+    #[error("cannot run container `{0}`: the name reads like that of a replica")]
+    ReplicaName(ContainerName),
     #[error("cannot run a container: the site has {MAX_SITE_CONTAINERS}")]
     TooMany,
     #[error("invalid container `{name}`: {}: {}", fault.key, fault.message)]
@@ -39,6 +41,7 @@ pub enum ContainerError {
 meshd_types::hints!(ContainerError {
     ContainerError::None(_) => "`meshd container list` lists all containers";
     ContainerError::NameTaken(name) => "use another name, or delete that one: meshd container delete {name}";
+    ContainerError::ReplicaName(_) => "use a name that does not end in a point and digits";
     ContainerError::TooMany => "delete some";
     ContainerError::Unsound { fault, .. } => "{}", fault.hint;
     ContainerError::NoImage { .. } => "import one: meshd image import NAME --container oci:DIR";

@@ -49,6 +49,9 @@ impl Containers {
         order: RunContainer,
         audit: &AuditContext,
     ) -> Result<Container, ContainerError> {
+        if is_like_replica(&order.name) {
+            return Err(ContainerError::ReplicaName(order.name));
+        }
         let image = self.vms.find_volume(&order.image).await?;
         let mounts = self.find_mounts(&order).await?;
         let mut container = self.new_container(order, &image, mounts, audit)?;
@@ -284,6 +287,13 @@ impl Containers {
             self.links.notify_node(node, SpecPart::Containers);
         }
     }
+}
+
+/// Returns true for a name such as `web.0`, which is also the ID of a replica of `web`.
+fn is_like_replica(name: &ContainerName) -> bool {
+    let index = name.as_str().rsplit_once('.').map(|(_, index)| index);
+    index
+        .is_some_and(|index| !index.is_empty() && index.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// Completes what an order leaves out with the configuration of the image.

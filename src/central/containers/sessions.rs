@@ -99,9 +99,11 @@ impl Containers {
         self.env.record(end).await;
     }
 
-    /// Finds a replica by its ID, or the only one of a container by its name.
+    /// Finds a replica by its ID, or the only one of a container by its name. The ID is first: a
+    /// container on record may be named like a replica of another one.
     fn find_replica(&self, text: &str) -> Result<(NodeId, ReplicaId), ReplicaSessionError> {
         let id = match (self.container(text), text.parse::<ReplicaId>()) {
+            (_, Ok(id)) if self.has_replica(&id) => id,
             (Ok(container), _) if container.replicas.len() == 1 => container.replica_id(0),
             (Ok(container), _) => {
                 let count = container.replicas.len();
@@ -118,5 +120,10 @@ impl Containers {
             Some(node) => Ok((node, id)),
             None => Err(ReplicaSessionError::Unplaced(id)),
         }
+    }
+
+    fn has_replica(&self, id: &ReplicaId) -> bool {
+        let container = self.container(id.container.as_str());
+        container.is_ok_and(|container| usize::from(id.index) < container.replicas.len())
     }
 }

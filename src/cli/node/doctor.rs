@@ -75,11 +75,9 @@ async fn check_node(client: &AdminClient, node: &str, format: DoctorFormat) -> R
     };
     let report = &view.report;
     write(&match format {
-        DoctorFormat::Table => {
-            let warm = view.warm_reboot.as_ref().map(|reboot| cold_boot(reboot, now()));
-            report.text() + &warm.unwrap_or_default()
+        DoctorFormat::Table | DoctorFormat::Lines => {
+            body(report, view.warm_reboot.as_ref(), format)
         }
-        DoctorFormat::Lines => report.lines(),
         DoctorFormat::Json | DoctorFormat::Yaml => format.document(&view)?,
     })?;
     match report.failures {
@@ -92,6 +90,14 @@ async fn check_node(client: &AdminClient, node: &str, format: DoctorFormat) -> R
             Err(Failure::new(format!("{count} of {} checks fail", report.checks.len()), hint))
         }
     }
+}
+
+/// Returns the checks of a node as text, for people with its boot through the firmware.
+fn body(report: &DoctorReport, warm: Option<&WarmRebootView>, format: DoctorFormat) -> String {
+    if format == DoctorFormat::Lines {
+        return report.lines();
+    }
+    report.text() + &warm.map(|reboot| cold_boot(reboot, now())).unwrap_or_default()
 }
 
 /// Returns why the node booted through its firmware, with the remedy.
@@ -130,9 +136,10 @@ async fn check_nodes(
             continue;
         };
         failing += usize::from(report.failures > 0);
-        let body = if format == DoctorFormat::Lines { report.lines() } else { report.text() };
+        let warm_reboot = result.warm_reboot;
+        let body = body(&report, warm_reboot.as_ref(), format);
         text += &format!("# {} ({})\n{body}", clean(name), result.id);
-        views.push(DoctorView { node: result.id, report, warm_reboot: None });
+        views.push(DoctorView { node: result.id, report, warm_reboot });
     }
     write(&match format {
         DoctorFormat::Table | DoctorFormat::Lines => text,

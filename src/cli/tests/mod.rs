@@ -285,7 +285,6 @@ fn node_that_booted_cold_is_shown_with_reason_and_remedy() {
     let at = Timestamp::from_millis(5_000);
     node.warm_reboot = Some(WarmReboot { operation: OperationId([1; 4]), at, result });
     let detail = NodeDetail::new(&node, Some(&boot), &sample(), &LinkState::default());
-    let detail = detail.with_warm_reboot(&node, &[&boot]);
     let shown = node::show(&detail, Timestamp::from_millis(95_000));
     for line in [
         "warm reboot   cold (1m 30s ago): systemd needs kexec-tools\n",

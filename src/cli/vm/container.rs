@@ -275,14 +275,18 @@ impl WaitReady {
                 let message = format!("replica {}", describe(replica));
                 return Err(Failure::new(message, format!("meshd container logs {}", replica.id)));
             }
-            let waiting = container.replicas.iter().filter(|replica| !replica.runs());
+            let is_waiting = |replica: &&ReplicaView| {
+                !replica.runs()
+                    || container.health.is_some() && replica.phase != ReplicaPhase::Healthy
+            };
+            let waiting = container.replicas.iter().filter(is_waiting);
             let state = waiting.map(describe).collect::<Vec<_>>().join(", ");
             if state != printed {
                 message!("{state}");
                 printed = state;
             }
             if started.elapsed() >= limit {
-                let first = container.replicas.iter().find(|replica| !replica.runs());
+                let first = container.replicas.iter().find(is_waiting);
                 let id = first.map_or_else(|| format!("{name}.0"), |it| it.id.to_string());
                 return Err(Failure::new(
                     format!("{name} is not ready after {}: {printed}", span(limit)),
@@ -363,6 +367,6 @@ fn show(container: &ContainerView, names: &NodeNames) -> String {
     });
     format!(
         "{head}\n{}",
-        table(["replica", "state", "node", "restarts", "exit", "since", ""], rows)
+        table(["replica", "state", "node", "restarts", "exit", "since", "reason"], rows)
     )
 }

@@ -194,12 +194,16 @@ impl NodeOperation {
         }
     }
 
+    /// True if this boot is not the one that the reboot ends.
+    pub fn is_later_boot(&self, boot: BootSessionId) -> bool {
+        self.newest_boot.or(self.session) != Some(boot)
+    }
+
     /// True if the machine boots again since its reboot was ordered: it opened another boot session,
     /// or its agent runs on another kernel. A machine that boots from its disk opens no session.
     fn has_rebooted(&self, node: &Node, newest_boot: Option<BootSessionId>) -> bool {
-        let before = self.newest_boot.or(self.session);
         let kernel = kernel_boot_id(node);
-        newest_boot.is_some_and(|newest| Some(newest) != before)
+        newest_boot.is_some_and(|newest| self.is_later_boot(newest))
             || !self.kernel_boot_id.is_empty()
                 && !kernel.is_empty()
                 && kernel != self.kernel_boot_id

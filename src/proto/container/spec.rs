@@ -171,12 +171,15 @@ impl ReplicaSpec {
                 && !name.is_empty()
                 && name.bytes().all(|c| c.is_ascii_alphanumeric() || b"_.-".contains(&c))
         };
-        if let Some(name) = self.env.keys().find(|name| !is_name(name)) {
-            let hint = "use letters, digits, `_`, `.` and `-`, not first a digit";
-            faults.add("env", format!("`{}` is not a variable", name.escape_debug()), hint);
+        // Viewers read refusals in the audit log, and a malformed name may be a part of a secret.
+        let count = self.env.len();
+        if let Some(index) = self.env.keys().position(|name| !is_name(name)) {
+            let hint = "use letters, digits, `_`, `.` and `-`, not first a digit; variables are \
+                        counted in order of their names, with those of the image";
+            faults.add("env", format!("name {} of {count} is not valid", index + 1), hint);
         }
-        if let Some(name) = self.env.iter().find(|(_, value)| value.contains('\0')) {
-            let message = format!("{} contains a zero byte", name.0.escape_debug());
+        if let Some(index) = self.env.values().position(|value| value.contains('\0')) {
+            let message = format!("value {} of {count} contains a zero byte", index + 1);
             faults.add("env", message, "remove it");
         }
     }

@@ -144,6 +144,17 @@ fn value_out_of_bounds_is_named_with_its_key() {
 }
 
 #[test]
+fn refused_variable_is_named_by_position_and_not_quoted() {
+    for (name, value) in [("my secret", "x"), ("my\0secret", "\0"), ("9secret", "")] {
+        let mut spec = spec();
+        spec.env.insert(name.to_owned(), value.to_owned());
+        let faults = spec.faults();
+        assert!(!faults.is_empty() && faults.iter().all(|fault| fault.message.contains(" of 2 ")));
+        assert!(!format!("{faults:?}").contains("secret"), "{faults:?}");
+    }
+}
+
+#[test]
 fn path_of_a_mount_is_a_plain_folder_outside_the_folders_of_the_node() {
     let faults = |paths: &[&str]| {
         let mounts = paths.iter().map(|path| mount(path)).collect();

@@ -331,9 +331,9 @@ fn container(error: &ContainerError) -> (StatusCode, &'static str) {
         ContainerError::None(_) => (StatusCode::NOT_FOUND, "no_container"),
         ContainerError::NameTaken(_) => (StatusCode::CONFLICT, "container_exists"),
         ContainerError::TooMany => (StatusCode::CONFLICT, "too_many_containers"),
-        ContainerError::Unsound { .. } | ContainerError::Replicas { .. } => {
-            (StatusCode::BAD_REQUEST, "bad_container")
-        }
+        ContainerError::ReplicaName(_)
+        | ContainerError::Unsound { .. }
+        | ContainerError::Replicas { .. } => (StatusCode::BAD_REQUEST, "bad_container"),
         ContainerError::NoImage { .. } => (StatusCode::CONFLICT, "no_image"),
         ContainerError::NoFiles { .. } => (StatusCode::CONFLICT, "no_files"),
         ContainerError::Elsewhere { .. } => (StatusCode::CONFLICT, "elsewhere"),

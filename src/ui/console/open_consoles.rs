@@ -47,6 +47,8 @@ pub(crate) struct Console {
     /// Time of the last poll by a page.
     used: Mutex<Instant>,
     idle_time: Duration,
+    /// The program that its user chose; empty for a target that takes none.
+    program: String,
     /// Reason why the console ended.
     ended: Mutex<Option<String>>,
 }
@@ -56,7 +58,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Console {
-    fn new(target: &ConsoleTarget, now: Instant) -> (Self, mpsc::Receiver<Bytes>) {
+    fn new(target: &ConsoleTarget, program: &str, now: Instant) -> (Self, mpsc::Receiver<Bytes>) {
         let (typed, input) = mpsc::channel(MAX_WAITING);
         let (rows, columns) = terminal_screen::SIZE;
         let emulator = vt100::Parser::new(rows, columns, 0);
@@ -65,7 +67,13 @@ impl Console {
         let used = Mutex::new(now);
         let ended = Mutex::default();
         let idle_time = if target.is_shell() { SHELL_IDLE_TIME } else { IDLE_TIME };
-        (Console { terminal, version, typed, used, idle_time, ended }, input)
+        let program = if target.takes_program() { program.to_owned() } else { String::new() };
+        (Console { terminal, version, typed, used, idle_time, program, ended }, input)
+    }
+
+    /// Returns the program that its user chose; empty for a target that takes none.
+    pub(crate) fn program(&self) -> &str {
+        &self.program
     }
 
     /// Returns the number of the current screen, its HTML, and the reason if the console ended.
@@ -216,10 +224,11 @@ impl Consoles {
         &self,
         session: Digest,
         target: &ConsoleTarget,
+        program: &str,
         socket: Socket,
         now: fn() -> Instant,
     ) -> Arc<Console> {
-        let (console, input) = Console::new(target, now());
+        let (console, input) = Console::new(target, program, now());
         let console = Arc::new(console);
         {
             let mut all = lock(&self.0);
@@ -264,7 +273,7 @@ mod tests {
     async fn guest_output_is_emulated_in_slices_that_yield() {
         const SLICES: usize = 64;
         let target = ConsoleTarget::Vm("one".to_owned());
-        let (console, _input) = Console::new(&target, Instant::now());
+        let (console, _input) = Console::new(&target, "", Instant::now());
         let console = Arc::new(console);
         let turns = Arc::new(AtomicUsize::new(0));
         let watched = console.clone();
@@ -285,7 +294,7 @@ mod tests {
     fn shell_is_never_replaced_by_another_console() {
         let now = Instant::now();
         let shell = ConsoleTarget::Node("one".to_owned());
-        let open = |target: &ConsoleTarget, at| Arc::new(Console::new(target, at).0);
+        let open = |target: &ConsoleTarget, at| Arc::new(Console::new(target, "", at).0);
         let key = |target: &ConsoleTarget| (Digest([1; 32]), target.clone());
         let mut all = BTreeMap::from([(key(&shell), open(&shell, now))]);
         assert_eq!(oldest_of_vm(&all), None);

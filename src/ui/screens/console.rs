@@ -22,7 +22,7 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::routes as api;
-use meshd_types::failpoint;
+use meshd_types::{Digest, failpoint};
 use serde::Deserialize;
 use std::{sync::Arc, time::Duration};
 
@@ -108,14 +108,32 @@ fn running(client: &ApiClient, target: &ConsoleTarget) -> Option<Arc<Console>> {
     client.console(target).filter(|console| console.screen().2.is_none())
 }
 
-/// Opens a shell, unless this session has it open, and redirects to its page.
+/// Opens a shell, unless this session has it open, and redirects to its page. Forms that arrive
+/// while it opens, as after a double click, open no other.
 async fn open_by_form(client: ApiClient, target: ConsoleTarget, request: Request<Body>) -> Answer {
     let failed = |error| client.failed(&error);
     let fields = fields(request).await?;
     let program = Some(fields.text("program")).filter(|program| !program.is_empty());
+    let program = program.unwrap_or(SHELL);
     let (target, ..) = known_target(&client, target).await.map_err(failed)?;
-    if running(&client, &target).is_none() {
-        client.open_console(&target, program.unwrap_or(SHELL)).await.map_err(failed)?;
+    let session = client.session.map(|session| session.to_string()).unwrap_or_default();
+    let form = Digest::of_fields(["shell", &session, &target.page()].map(str::as_bytes));
+    let opener = client.clone();
+    let to = target.clone();
+    let chosen = program.to_owned();
+    let work = async move {
+        if running(&opener, &to).is_none() {
+            opener.open_console(&to, &chosen).await?;
+        }
+        Ok(Vec::new())
+    };
+    client.running_orders.share(form, work).await.map_err(failed)?;
+    let runs_another =
+        |console: Arc<Console>| target.takes_program() && console.program() != program;
+    if running(&client, &target).is_some_and(runs_another) {
+        let hint = "end it before you open another one: type exit";
+        let message = "another program runs in this replica";
+        return Err(failed(ApiError::new(StatusCode::CONFLICT, "runs", message, hint)));
     }
     Ok(redirect(&target.page()))
 }

@@ -212,6 +212,32 @@ async fn shell_of_a_replica_runs_the_program_of_its_form() {
     }
 }
 
+#[tokio::test]
+async fn shell_form_sent_twice_starts_one_program_and_refuses_another() {
+    let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let api = FakeApi::new("admin");
+    let counted = count.clone();
+    let open_socket: OpenSocket = Arc::new(move |request, origin| {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        guest()(request, origin)
+    });
+    let environment = Environment { open_socket, ..environment(api.router(), SignIn::Token) };
+    let ui = router(environment);
+    let mut first = Browser { host: "meshd.example:8443", ui, cookie: None };
+    first.post("/ui/sign-in", &format!("token={TOKEN}")).await;
+    let mut second =
+        Browser { host: first.host, ui: first.ui.clone(), cookie: first.cookie.clone() };
+    let form = "program=ash+-l";
+    let (one, two) = tokio::join!(first.post(REPLICA, form), second.post(REPLICA, form));
+    for sent in [one, two, first.post(REPLICA, form).await] {
+        assert_eq!(sent.location(), REPLICA, "{}", sent.text);
+    }
+    assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
+    let refused = first.post(REPLICA, "program=/bin/sh").await;
+    assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.text);
+    assert!(refused.text.contains("another program runs"), "{}", refused.text);
+}
+
 async fn is_opened_by_its_form_alone(shell: &str) {
     let api = FakeApi::new("admin");
     let mut browser = Browser::signed_in(&api).await;

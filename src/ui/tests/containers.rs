@@ -103,6 +103,11 @@ async fn container_list_has_filters_and_a_problem() {
     assert!(list.contains("name=\"node\" value=\"n1\""), "{list}");
     let none = page("viewer", "/ui/containers?state=failed").await;
     assert!(none.contains("There is no container.") && none.contains("\"failed\" selected"));
+    let list = page("viewer", "/ui/containers?image=nginx").await;
+    assert!(list.contains("value=\"nginx\" selected"), "a known image is chosen: {list}");
+    assert!(!list.contains("value=\"free\""), "a disk of a VM is no image: {list}");
+    let digest = page("viewer", &format!("/ui/containers?image={DIGEST}")).await;
+    assert!(digest.contains(&format!("value=\"{DIGEST}\" selected")), "{digest}");
 }
 
 #[tokio::test]
@@ -134,13 +139,13 @@ async fn container_form_sends_the_order_and_never_sends_variables_back() {
     }
     let fields = format!(
         "key=k&name=web&image={DIGEST}&replicas=2&memory=1G&cpus=0.5&ports=8080:80+53:53&health=tcp:80\
-         &health_interval=7&env=A%3D1%0D%0A%0D%0ATOKEN%3Ds3cr3t%3D%0D%0A&argv=/bin/x%0D%0A-a+b&restart=never&stop_seconds=3"
+         &health_interval=7&env=A%3D1%0D%0A%0D%0ATOKEN%3Ds3cr3t%3D++%0D%0A&argv=/bin/x%0D%0A-a+b&restart=never&stop_seconds=3"
     );
     let done = browser.post("/ui/containers", &fields).await;
     assert_eq!(done.location(), "/ui/containers/web", "{}", done.text);
     let order = json!({
         "name": "web", "image": DIGEST, "replicas": 2, "argv": ["/bin/x", "-a b"],
-        "env": { "A": "1", "TOKEN": "s3cr3t=" }, "cpu_millis": 500, "memory_mib": 1024,
+        "env": { "A": "1", "TOKEN": "s3cr3t=  " }, "cpu_millis": 500, "memory_mib": 1024,
         "ports": [{ "node": 8080, "container": 80 }, { "node": 53, "container": 53 }],
         "restart": { "when": "never" }, "stop_seconds": 3,
         "health": { "probe": "tcp", "port": 80, "interval_seconds": 7, "timeout_seconds": 5, "failures": 3, "start_seconds": 0 },

@@ -8,8 +8,9 @@ use crate::{
 };
 use meshd_model::fleet::{
     Actor, BootSession, Condition, ConditionKind, Event, EventKind, PhaseChange, Stage, Transition,
+    WarmReboot,
 };
-use meshd_store::{Model, StoreError};
+use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp, failpoint};
 use std::net::Ipv4Addr;
 
@@ -38,6 +39,7 @@ impl BootService {
             let former = tx.node(id).and_then(|node| node.boot).filter(|former| *former != session);
             let bare_session =
                 former.filter(|former| tx.session(*former).is_some_and(ran_without_overlay));
+            end_warm_boot(tx, id, session, now);
             let used = tx.edit_node(id, |node| {
                 let same_boot = node.boot == Some(session);
                 node.boot = Some(session);
@@ -76,6 +78,18 @@ impl BootService {
         });
         stored.await
     }
+}
+
+/// Records the end of the last warm boot of a node in the node: its session is removed in time.
+fn end_warm_boot(tx: &mut Tx<'_>, id: NodeId, next: BootSessionId, now: Timestamp) {
+    let reboot = tx.node(id).and_then(|node| node.warm_reboot.as_ref());
+    let former = reboot.and_then(WarmReboot::warm_boot).filter(|warm| *warm != next);
+    let Some(boot) = former.and_then(|warm| tx.session(warm)).cloned() else { return };
+    tx.edit_node(id, |node| {
+        if let Some(reboot) = &mut node.warm_reboot {
+            reboot.end_warm_boot(&boot, now);
+        }
+    });
 }
 
 const OVERLAY_MISSING: ConditionKind = ConditionKind::OverlayMissing;

@@ -72,7 +72,10 @@ pub(crate) fn settle_in(tx: &mut Tx<'_>, id: NodeId, now: Timestamp) {
 /// restarted meanwhile reports nothing.
 fn record_warm_result(tx: &mut Tx<'_>, order: OperationId, id: NodeId, now: Timestamp) {
     let Some(node) = tx.node(id).filter(|node| !node.has_warm_result(order)) else { return };
+    // A machine that boots from its disk opens no session: its newest boot may be an older warm one.
+    let record = tx.node_operation(order, id);
     let warm = tx.before().begun_boot_of(node).filter(|boot| boot.warm.is_some());
+    let warm = warm.filter(|boot| record.is_some_and(|record| record.is_later_boot(boot.id)));
     let result = match warm {
         Some(boot) => WarmRebootResult::Warm { session: boot.id },
         None => WarmRebootResult::Cold(ColdBoot {

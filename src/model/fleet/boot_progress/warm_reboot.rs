@@ -34,25 +34,34 @@ pub struct ColdBoot {
 
 impl WarmReboot {
     /// Returns why the node booted through its firmware; `None` if its warm boot is online or in
-    /// progress. `boots` are the boots of the node, the newest first.
-    pub fn cold_boot<'a>(
-        &self,
-        boots: impl IntoIterator<Item = &'a BootSession>,
-    ) -> Option<ColdBoot> {
-        let session = match &self.result {
-            WarmRebootResult::Cold(cold) => return Some(cold.clone()),
-            WarmRebootResult::Warm { session } => *session,
-        };
-        let mut begun = boots.into_iter().filter(|boot| !boot.is_staged());
-        let is_newest = begun.next()?.id == session;
-        let boot = begun.find(|boot| boot.id == session)?;
-        let has_failed = !is_newest && boot.reached(Stage::Online).is_none();
-        has_failed.then(|| ColdBoot {
+    /// progress.
+    pub fn cold_boot(&self) -> Option<&ColdBoot> {
+        match &self.result {
+            WarmRebootResult::Cold(cold) => Some(cold),
+            WarmRebootResult::Warm { .. } => None,
+        }
+    }
+
+    /// Returns the warm boot that the node started.
+    pub fn warm_boot(&self) -> Option<BootSessionId> {
+        match self.result {
+            WarmRebootResult::Warm { session } => Some(session),
+            WarmRebootResult::Cold(_) => None,
+        }
+    }
+
+    /// Records that the node boots again after this warm boot. A warm boot that has not come online
+    /// counts as a boot through the firmware.
+    pub fn end_warm_boot(&mut self, boot: &BootSession, now: Timestamp) {
+        if self.warm_boot() != Some(boot.id) || boot.reached(Stage::Online).is_some() {
+            return;
+        }
+        let id = boot.id;
+        self.at = now;
+        self.result = WarmRebootResult::Cold(ColdBoot {
             cause: ColdBootCause::NotOnline,
-            reason: format!(
-                "warm boot {session} did not come online, and the machine booted again"
-            ),
-        })
+            reason: format!("warm boot {id} did not come online, and the machine booted again"),
+        });
     }
 }
 
@@ -93,20 +102,24 @@ mod tests {
 
     #[test]
     fn warm_boot_that_was_followed_by_another_is_cold_unless_it_was_online() {
-        let warm = |stage| {
-            let boot = boot(2, stage);
-            let result = WarmRebootResult::Warm { session: boot.id };
-            let at = Timestamp::from_millis(1);
-            (WarmReboot { operation: OperationId([1; 4]), at, result }, boot)
+        let at = Timestamp::from_millis(1);
+        let now = Timestamp::from_millis(2);
+        let warm = |session| WarmReboot {
+            operation: OperationId([1; 4]),
+            at,
+            result: WarmRebootResult::Warm { session },
         };
-        let next = boot(3, Stage::Dhcp);
-        let (reboot, loading) = warm(Stage::Script);
-        assert_eq!(reboot.cold_boot([&loading]), None, "in progress");
-        let cold = reboot.cold_boot([&next, &loading]).expect("it booted again");
-        assert_eq!(cold.cause, ColdBootCause::NotOnline);
-        let (reboot, online) = warm(Stage::Online);
-        assert_eq!(reboot.cold_boot([&next, &online]), None);
-        assert_eq!(reboot.cold_boot([&next]), None, "its session is not on record any more");
-        assert_eq!(reboot.cold_boot([]), None);
+        let loading = boot(2, Stage::Script);
+        let mut reboot = warm(loading.id);
+        assert_eq!(reboot.cold_boot(), None, "in progress");
+        reboot.end_warm_boot(&boot(3, Stage::Script), now);
+        assert_eq!(reboot.cold_boot(), None, "another boot ended");
+        reboot.end_warm_boot(&loading, now);
+        assert_eq!(reboot.cold_boot().map(|cold| cold.cause), Some(ColdBootCause::NotOnline));
+        assert_eq!(reboot.at, now);
+        let online = boot(2, Stage::Online);
+        let mut reboot = warm(online.id);
+        reboot.end_warm_boot(&online, now);
+        assert_eq!(reboot, warm(online.id));
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn findings(fleet: Fleet<'_>, site: &Site, now: Timestamp) -> Vec<Fin
         let reboot = records.node.warm_reboot.as_ref();
         let recent = reboot.filter(|reboot| now.distance(reboot.at) <= REMEMBERED);
         let (WarmPolicy::Allow, Some(reboot)) = (profile.warm, recent) else { continue };
-        let Some(ColdBoot { cause, reason }) = reboot.cold_boot(records.boots()) else { continue };
+        let Some(ColdBoot { cause, reason }) = reboot.cold_boot().cloned() else { continue };
         // The profile allows it by now.
         if cause == ColdBootCause::NotAllowed {
             continue;

@@ -27,6 +27,7 @@ pub(crate) const CONTAINERS: ListSpec = ListSpec {
         "memory_mib",
         "scratch_mib",
         "ports",
+        "mounts",
         "restart",
         "health",
         "stop_seconds",

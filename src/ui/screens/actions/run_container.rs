@@ -190,7 +190,7 @@ fn container(fields: &Fields) -> Result<RunContainer, FieldFault> {
     let missing = || FieldFault { field: "name", hint: "write a name".to_owned() };
     let user = optional(fields, "user", parse_user)?;
     // Browsers send CR LF.
-    let env = fields.text("env").lines().filter(|line| !line.trim().is_empty());
+    let env = fields.untrimmed("env").lines().filter(|line| !line.trim().is_empty());
     Ok(RunContainer {
         name: name.ok_or_else(missing)?,
         image: fields.text("image").to_owned(),

@@ -118,6 +118,15 @@ impl<'a> WarmNode<'a> {
         Ok(part["token"].as_str().expect("a token").to_owned())
     }
 
+    /// Is ordered to reboot warm, and starts its next boot.
+    async fn start(&mut self) -> BootSessionId {
+        self.order().await;
+        let session = self.planned_session().await;
+        self.machine.token = Some(self.overlay(session).await.expect("its overlay"));
+        self.report(session, None).await.expect("it starts");
+        session
+    }
+
     pub async fn report(
         &self,
         session: BootSessionId,
@@ -322,6 +331,47 @@ async fn agent_that_restarts_before_its_warm_boot_leaves_a_cold_result() {
     let sent = node.order().await;
     // It reboots through the firmware without a report.
     node.machine.boot(Stage::Online).await;
+    rig.central.nodes.drive_operations().await;
+    assert_eq!(state(&rig, sent.operation, &node), NodeOperationState::Done);
+    assert_eq!(cold_boot(&rig, &node).cause, ColdBootCause::NoReport);
+}
+
+#[tokio::test]
+async fn warm_boot_that_failed_stays_cold_after_its_session_is_removed() {
+    let world = World::prepared("auto");
+    allow_warm_boots(&world);
+    let rig = Rig::new(&world);
+    let mut node = WarmNode::online(&rig, 1).await;
+    let session = node.start().await;
+    rig.central.nodes.drive_operations().await;
+    let result = rig.node(node.machine.id()).warm_reboot.expect("a result").result;
+    assert_eq!(result, WarmRebootResult::Warm { session });
+    node.machine.lose_power().await;
+    for _ in 0..9 {
+        node.machine.boot(Stage::Online).await;
+    }
+    assert!(rig.central.store().read(|model| model.session(session).is_none()));
+    assert_eq!(cold_boot(&rig, &node).cause, ColdBootCause::NotOnline);
+}
+
+/// A machine that boots from its disk opens no session, but its agent names another kernel.
+#[tokio::test]
+async fn older_warm_boot_is_no_result_of_a_later_order() {
+    let world = World::prepared("auto");
+    allow_warm_boots(&world);
+    let rig = Rig::new(&world);
+    let mut node = WarmNode::online(&rig, 1).await;
+    node.start().await;
+    node.machine.lose_power().await;
+    node.machine.facts.system.kernel_boot_id = "warm".to_owned();
+    for stage in [Stage::OsDhcp, Stage::Modloop, Stage::Enrolled, Stage::Link, Stage::Online] {
+        node.machine.step(stage).await;
+    }
+    rig.central.nodes.drive_operations().await;
+    node.peer = WarmNode::peer(&node.machine);
+    let sent = node.order().await;
+    node.machine.facts.system.kernel_boot_id = "another".to_owned();
+    node.machine.link_up().await;
     rig.central.nodes.drive_operations().await;
     assert_eq!(state(&rig, sent.operation, &node), NodeOperationState::Done);
     assert_eq!(cold_boot(&rig, &node).cause, ColdBootCause::NoReport);

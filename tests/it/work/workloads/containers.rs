@@ -4,7 +4,9 @@
 use super::*;
 use crate::world::{World, single_orders::SingleOrders as _};
 use meshd_api::{DrainPolicy, RunContainer};
-use meshd_central::{ContainerError, SpecPart};
+use meshd_central::{
+    ContainerError, ReplicaExecRequest, ReplicaSessionError, ShellTerminal, SpecPart,
+};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::container::{Container, ReplicaPhase},
@@ -15,6 +17,7 @@ use meshd_proto::{
         ContainerDesiredState, ContainerFault, ContainerUpdate, ReplicaId, ReplicaReport,
         ReplicaState,
     },
+    shell::{TerminalName, WindowSize},
 };
 use meshd_types::Digest;
 use std::{path::Path, time::Duration};
@@ -308,6 +311,42 @@ async fn stopped_container_starts_again_under_a_new_number() {
     let sent = entries(&node).await;
     let [(_, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(spec.run, 2);
+}
+
+#[tokio::test]
+async fn refused_container_names_no_part_of_a_secret_and_no_replica() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    add_image_to(&rig);
+    let node = container_host(&rig, 1).await;
+    let env = json!({ "env": { "PASS WORD-s3cr3t": "s3cr3t" } });
+    let refused = code(&run(&rig, env).await.expect_err("no name of a variable"));
+    assert!(refused.contains("env") && !refused.contains("s3cr3t"), "{refused}");
+    for name in ["web.0", "web.64", "a.b.7"] {
+        let refused = run(&rig, json!({ "name": name })).await;
+        assert!(matches!(refused, Err(ContainerError::ReplicaName(_))), "{name}: {refused:?}");
+    }
+    // A name on record from an earlier version does not hide the replica.
+    let container = run(&rig, json!({})).await.unwrap();
+    let hiding = Container { name: "web.0".parse().unwrap(), ..container };
+    let stored = rig.central.store().commit(|tx| {
+        tx.put_container(hiding);
+        Ok::<_, meshd_store::StoreError>(())
+    });
+    stored.await.unwrap();
+    for (text, replica) in [("web", "web.0"), ("web.0", "web.0"), ("web.0.0", "web.0.0")] {
+        let window = WindowSize::default();
+        let terminal = ShellTerminal { window, name: TerminalName::default() };
+        let request = ReplicaExecRequest { argv: Vec::new(), terminal };
+        let audit = ordered(Verb::ContainerExec);
+        let opened = rig.central.containers.open_exec(text, request, &audit).await;
+        match opened {
+            Err(ReplicaSessionError::Argv { replica: found, .. }) => {
+                assert_eq!(found.to_string(), replica, "{text} on {}", node.id());
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
 }
 
 /// The record of the container, as a restore of a backup leaves it.

@@ -32,7 +32,6 @@ pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
         let boots = records.boots();
         let mut detail = detail.working(work(central, records));
         detail = detail.deferred(boots.first().copied(), central.now());
-        detail = detail.with_warm_reboot(records.node, &boots);
         detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
         Some(detail)
     });

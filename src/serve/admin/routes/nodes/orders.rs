@@ -17,7 +17,7 @@ use axum::{
 };
 use meshd_api::{
     Approve, AssignProfile, BootDeviceOrder, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget,
-    ChangeVars, Drain, DrainPolicy, Identify, Pin, PowerOrder, PowerView, Reboot,
+    ChangeVars, Drain, DrainPolicy, Identify, Pin, PowerOrder, PowerView, Reboot, WarmRebootView,
     routes::{self as api, BulkPost, Post},
 };
 use meshd_central::{AcceptedOrder, NodeResults, Shared, doctor_report};
@@ -278,17 +278,19 @@ async fn bulk_done(
         results.push(match result.map_err(Refused::from) {
             Ok(node) => {
                 let report = if with_report { doctor_report(&node) } else { None };
+                let warm_reboot = report.as_ref().and(WarmRebootView::of_cold_boot(&node));
                 BulkNode {
                     id,
                     node: node_view(central, id).ok().map(|Json(node)| node),
                     report,
+                    warm_reboot,
                     error: None,
                 }
             }
             Err(refused) => {
                 let error = Some(refused.view(context.correlation_id));
                 failed.push((id, refused));
-                BulkNode { id, node: None, report: None, error }
+                BulkNode { id, node: None, report: None, warm_reboot: None, error }
             }
         });
     }

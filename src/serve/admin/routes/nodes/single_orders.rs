@@ -59,8 +59,7 @@ async fn doctor(
     let report = central.links.node_doctor(id, &context).await?;
     let warm_reboot = central.nodes.read(|fleet| {
         let records = fleet.node(id)?;
-        let reboot = records.node.warm_reboot.as_ref()?;
-        Some(WarmRebootView::new(reboot, records.boots())).filter(|view| view.cold.is_some())
+        WarmRebootView::of_cold_boot(records.node)
     });
     Ok(Json(DoctorView { node: id, report, warm_reboot }))
 }

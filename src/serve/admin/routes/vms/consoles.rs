@@ -37,6 +37,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Earlier output that a new console shows first, in bytes: about one screen.
 const SCREEN: u64 = 4096;
+/// Time for which a log waits for its first output before it answers.
+const FIRST_OUTPUT: Duration = Duration::from_secs(2);
 /// Interval between two pings.
 const PING: Duration = Duration::from_secs(20);
 /// Timeout for a silent operator, and for a guest that does not read.
@@ -173,18 +175,40 @@ async fn logs(
     let history = query.tail.unwrap_or(u64::MAX);
     let vms = &state.central.vms;
     let session = vms.open_console(vms.resolve_vm(&vm)?, history, query.follow, None).await?;
-    Ok(stream_output(session, state, caller))
+    Ok(stream_output(session, None, state, caller))
 }
 
-/// Streams the output of a console until it ends.
-pub(crate) fn stream_output(session: ConsoleSession, state: ApiState, caller: Caller) -> Response {
+/// Waits for the first output of a log; `None` if the log is empty or nothing arrives in time.
+///
+/// # Errors
+/// The node has no log.
+pub(crate) async fn first_output(
+    session: &mut ConsoleSession,
+) -> Result<Option<ConsoleFrame>, Refused> {
+    match timeout(FIRST_OUTPUT, session.output.recv()).await {
+        Ok(Some(ConsoleFrame::Note(ConsoleNote::Ended { reason, hint }))) => {
+            let hint = hint.unwrap_or_else(|| "retry after the node has started it".to_owned());
+            Err(Refused::new(StatusCode::CONFLICT, "no_log", reason).with_hint(hint))
+        }
+        Ok(first) => Ok(first),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Streams the output of a console until it ends. `first` is output that was already received.
+pub(crate) fn stream_output(
+    session: ConsoleSession,
+    first: Option<ConsoleFrame>,
+    state: ApiState,
+    caller: Caller,
+) -> Response {
     let ApiState { central, shutdown, .. } = state;
-    let tail = (session, central, caller, shutdown);
+    let tail = (session, first, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
-        let (session, central, caller, shutdown) = &mut tail;
+        let (session, first, central, caller, shutdown) = &mut tail;
         loop {
             let frame = tokio::select! {
-                frame = session.output.recv() => frame?,
+                frame = next_frame(session, first) => frame?,
                 () = caller.revoked(central) => return None,
                 () = shutdown.cancelled() => return None,
             };
@@ -204,9 +228,36 @@ pub(crate) fn stream_output(session: ConsoleSession, state: ApiState, caller: Ca
     ([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(body)).into_response()
 }
 
+async fn next_frame(
+    session: &mut ConsoleSession,
+    first: &mut Option<ConsoleFrame>,
+) -> Option<ConsoleFrame> {
+    match first.take() {
+        Some(frame) => Some(frame),
+        None => session.output.recv().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn log_that_a_node_does_not_have_is_refused_with_its_reason() {
+        let open = |frames: Vec<ConsoleFrame>| {
+            let (sender, output) = mpsc::channel(4);
+            frames.into_iter().for_each(|frame| sender.try_send(frame).expect("room"));
+            ConsoleSession { output, input: mpsc::channel(1).0 }
+        };
+        let absent = ConsoleFrame::Note(ConsoleNote::ended("this node has no log of web.0"));
+        let refused = first_output(&mut open(vec![absent])).await.expect_err("no log");
+        let refused = format!("{refused:?}");
+        assert!(refused.contains("no log of web.0") && refused.contains("409"), "{refused}");
+        let text = || ConsoleFrame::Bytes(Bytes::from_static(b"x"));
+        let first = first_output(&mut open(vec![text()])).await.expect("a log");
+        assert!(matches!(first, Some(ConsoleFrame::Bytes(bytes)) if bytes == "x"));
+        assert!(first_output(&mut open(Vec::new())).await.expect("an empty log").is_none());
+    }
 
     #[tokio::test]
     async fn console_ends_when_guest_reads_no_input() {

@@ -13,7 +13,7 @@ use crate::admin::{
     routes::{
         Answer,
         nodes::shell::{ShellTarget, ShellUser, serve, shell_terminal},
-        vms::consoles::stream_output,
+        vms::consoles::{first_output, stream_output},
     },
     transport::caller::Caller,
 };
@@ -29,7 +29,10 @@ use meshd_model::{
     fleet::{AuditContext, Verb},
     work::container::{Container, ContainerGoal, Replica, ReplicaPhase},
 };
-use meshd_proto::shell::TerminalName;
+use meshd_proto::{
+    container::{ContainerRestart, ReplicaState},
+    shell::TerminalName,
+};
 use meshd_types::NodeId;
 use serde::Deserialize;
 
@@ -84,7 +87,8 @@ pub(crate) fn all(central: &Shared) -> Vec<ContainerView> {
     all.iter().map(|container| view(central, container)).collect()
 }
 
-/// Returns the number of replicas that are to run, and of those that do.
+/// Returns the number of replicas that are to run, and of those that do. A replica that has exited
+/// as its restart policy expects is not to run.
 pub(crate) fn replica_count(central: &Shared) -> ReplicaCount {
     let replicas_of = |container: &Container| {
         if container.desired_state != ContainerGoal::Run {
@@ -92,9 +96,14 @@ pub(crate) fn replica_count(central: &Shared) -> ReplicaCount {
         }
         let replica = |replica: &Replica| {
             let phase = container.phase_of(replica, true);
-            (replica.node(), matches!(phase, ReplicaPhase::Running | ReplicaPhase::Healthy))
+            let state = replica.last_report.as_ref().map(|report| &report.state);
+            let is_expected = container.spec.restart == ContainerRestart::Never
+                || matches!(state, Some(ReplicaState::Exited { code: 0 }));
+            let runs = matches!(phase, ReplicaPhase::Running | ReplicaPhase::Healthy);
+            let has_finished = phase == ReplicaPhase::Exited && is_expected;
+            (!has_finished).then_some((replica.node(), runs))
         };
-        container.replicas.iter().map(replica).collect::<Vec<_>>()
+        container.replicas.iter().filter_map(replica).collect::<Vec<_>>()
     };
     let replicas = central.containers.collect(replicas_of).concat();
     let runs = |(node, runs): &&(Option<NodeId>, bool)| {
@@ -156,8 +165,9 @@ async fn log(
     Path(name): Path<String>,
     QueryOf(query): QueryOf<ContainerLogQuery>,
 ) -> Result<Response, Refused> {
-    let session = state.central.containers.open_log(&name, query.follow).await?;
-    Ok(stream_output(session, state, caller))
+    let mut session = state.central.containers.open_log(&name, query.follow).await?;
+    let first = first_output(&mut session).await?;
+    Ok(stream_output(session, first, state, caller))
 }
 
 #[derive(Debug, Default, Deserialize)]

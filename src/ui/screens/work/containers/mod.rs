@@ -26,9 +26,12 @@ use axum::{
     http::HeaderMap,
 };
 use maud::{Markup, html};
-use meshd_api::{ContainerView, EventView, container_options::port_words, routes as api};
+use meshd_api::{
+    ContainerView, EventView, VolumeView, container_options::port_words, routes as api,
+};
 use meshd_model::work::container::{ContainerGoal, ReplicaPhase};
 use replicas::replica_table;
+use std::collections::BTreeSet;
 
 /// Parameters by which the API selects containers.
 const FILTERS: [&str; 4] = ["q", "node", "state", "image"];
@@ -36,6 +39,8 @@ const FILTERS: [&str; 4] = ["q", "node", "state", "image"];
 const MAX_NODES: usize = 4;
 /// Number of events on the page of a container.
 const EVENTS: usize = 50;
+/// Maximum number of pages of events that are searched for them.
+const MAX_EVENT_PAGES: usize = 10;
 
 /// Returns the path of the page of a container.
 pub(in crate::screens) fn page_of(container: &ContainerView) -> String {
@@ -44,7 +49,8 @@ pub(in crate::screens) fn page_of(container: &ContainerView) -> String {
 
 /// Renders how many replicas run, or that they are to end.
 fn state(container: &ContainerView) -> Markup {
-    let total = container.replicas.len();
+    let finished = container.replicas.iter().filter(|replica| container.has_finished(replica));
+    let total = container.replicas.len() - finished.count();
     let has = |phase| container.replicas.iter().any(|replica| replica.phase == phase);
     let runs = match container.running {
         1 => format!("1 of {total} runs"),
@@ -58,6 +64,7 @@ fn state(container: &ContainerView) -> Markup {
             html::badge("idle", "stopped")
         }
         ContainerGoal::Stop => html::badge("busy", "stops"),
+        ContainerGoal::Run if total == 0 => html::badge("idle", "exited"),
         ContainerGoal::Run if container.running == total => html::badge("good", &runs),
         ContainerGoal::Run
             if [ReplicaPhase::Failed, ReplicaPhase::Unplaced, ReplicaPhase::Unhealthy]
@@ -70,10 +77,13 @@ fn state(container: &ContainerView) -> Markup {
     }
 }
 
-/// Renders the reason of the first replica that has one.
+/// Renders the reason of the first replica with a problem.
 fn problem(container: &ContainerView) -> Markup {
-    let mut troubled =
-        container.replicas.iter().filter(|replica| !replica.runs() && !replica.detail.is_empty());
+    let mut troubled = container.replicas.iter().filter(|replica| {
+        use ReplicaPhase::{Exited, Fetching, Stopped};
+        let is_expected = matches!(replica.phase, Exited | Fetching | Stopped);
+        !is_expected && !replica.runs() && !replica.detail.is_empty()
+    });
     let Some(first) = troubled.next() else { return Markup::default() };
     let more = troubled.count();
     html! {
@@ -120,13 +130,14 @@ pub(crate) async fn page(
     let path = path.with_nonempty("after", query.text("after"));
     let containers = client.list(path).await.map_err(failed)?;
     let names = client.node_names().await.map_err(failed)?;
+    let volumes = client.get(api::LIST_VOLUMES.path([])).await.map_err(failed)?;
     let total = containers.total.unwrap_or(containers.rows.len());
     let content = html! {
         h1 { "Containers" }
         @if actions::may_order(&client) {
             div.actions { a.button href=(format!("{PREFIX}/run-container")) { "Run container" } }
         }
-        (filters(&query))
+        (filters(&query, &volumes))
         div id="rows" data-live {
             p.quiet { (total) @if total == 1 { " container" } @else { " containers" } }
             (container_table(&containers.rows, &names))
@@ -139,7 +150,11 @@ pub(crate) async fn page(
         .answer(&headers))
 }
 
-fn filters(query: &Fields) -> Markup {
+fn filters(query: &Fields, volumes: &[VolumeView]) -> Markup {
+    let images = volumes.iter().filter(|volume| volume.is_container_image());
+    let mut images: BTreeSet<String> = images.map(|volume| volume.name.to_string()).collect();
+    // The digest of a link, or an image that was removed.
+    images.extend(Some(query.text("image").to_owned()).filter(|image| !image.is_empty()));
     html! {
         form.filters action=(format!("{PREFIX}/containers")) {
             label { "Text" input name="q" type="search" value=(query.text("q")) placeholder="name, image, argument"; }
@@ -148,7 +163,10 @@ fn filters(query: &Fields) -> Markup {
                 option value="" { "any" }
                 @for phase in ReplicaPhase::ALL { option value=(phase.as_str()) selected[query.text("state") == phase.as_str()] { (phase.as_str()) } }
             } }
-            label { "Image" input name="image" value=(query.text("image")); }
+            label { "Image" select name="image" {
+                option value="" { "any" }
+                @for image in &images { option value=(image) selected[query.text("image") == image] { (html::display_text(image)) } }
+            } }
             button.main { "Show" }
             a href=(format!("{PREFIX}/containers")) { "Clear" }
         }
@@ -195,12 +213,50 @@ fn subject(container: &ContainerView) -> String {
 /// Requests the newest events of a container and its replicas.
 async fn events(client: &ApiClient, container: &ContainerView) -> Result<Vec<EventView>, ApiError> {
     let subject = subject(container);
-    let path = api::LIST_EVENTS.path([]).with("kind", "container").with("q", &subject);
-    let mut events = client.lines(path.with("sort", "-seq").with("limit", EVENTS)).await?.rows;
-    // The text also finds names that begin with this one, or contain it.
-    events.retain(|event| {
-        let rest = event.detail.strip_prefix(&subject);
-        rest.is_some_and(|rest| rest.starts_with([':', '.']))
-    });
+    let mut events: Vec<EventView> = Vec::new();
+    let mut after = String::new();
+    for _ in 0..MAX_EVENT_PAGES {
+        let path = api::LIST_EVENTS.path([]).with("kind", "container").with("q", &subject);
+        let path = path.with("sort", "-seq").with("limit", ROWS).with_nonempty("after", &after);
+        let page = client.lines(path).await?;
+        // The text also finds names that begin with this one, or contain it.
+        events.extend(page.rows.into_iter().filter(|event| is_about(&event.detail, &subject)));
+        let Some(next) = page.next.filter(|_| events.len() < EVENTS) else { break };
+        after = next;
+    }
+    events.truncate(EVENTS);
     Ok(events)
+}
+
+/// Returns true if the detail of an event is about a container or one of its replicas.
+fn is_about(detail: &str, subject: &str) -> bool {
+    let rest = detail.strip_prefix(subject).and_then(|rest| rest.split_once(':'));
+    rest.is_some_and(|(index, _)| {
+        let digits = index.strip_prefix('.').unwrap_or_default();
+        index.is_empty() || !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_of_a_container_whose_name_begins_alike_is_not_shown() {
+        for detail in
+            ["container web: stop ordered", "container web.0: runs", "container web.63: x"]
+        {
+            assert!(is_about(detail, "container web"), "{detail}");
+        }
+        for detail in [
+            "container web.prod: stop ordered",
+            "container web.prod.0: runs",
+            "container web2: runs",
+            "container web.: x",
+            "container web",
+            "a container web: x",
+        ] {
+            assert!(!is_about(detail, "container web"), "{detail}");
+        }
+    }
 }
