@@ -91,7 +91,10 @@ mod tests {
         assert_eq!(next(wrong, 601).unwrap().tries, 1);
         assert_eq!(next(wrong, -599), Err(LoginHeld::Refused), "the clock was set back");
         let restarted = refused.restarted(at(-599)).unwrap();
-        assert_eq!((restarted.at, restarted.rest(at(-500))), (at(-599), LOGIN_HOLD - Duration::from_secs(99)));
+        assert_eq!(
+            (restarted.at, restarted.rest(at(-500))),
+            (at(-599), LOGIN_HOLD - Duration::from_secs(99))
+        );
         assert_eq!(restarted.restarted(at(-599)), None);
         assert_eq!(next(right, 2).unwrap().tries, 1, "another password");
         let stored = serde_json::to_string(&refused).unwrap();
