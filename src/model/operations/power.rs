@@ -8,7 +8,7 @@
 use super::{
     NodeOrder,
     outcome::NodeOutcome,
-    power_ladder::{Rung, ladder},
+    power_ladder::{OFF_WITHIN, Rung, ladder},
 };
 use meshd_types::{
     BmcRequest, BootSessionId, MacAddr, PowerAction, PowerLadder, PowerState, Timestamp,
@@ -122,8 +122,8 @@ pub struct PowerProgress {
     /// The error ends the order.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_refused: bool,
-    /// The power was cut by the first half of a cold cycle: only a packet after the second half is
-    /// an effect. The machine may send one before it loses its power.
+    /// The BMC accepted `off`, the first half of a cold cycle: only a packet after the second half
+    /// is an effect. The machine may send one before it loses its power.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
 }
@@ -164,6 +164,10 @@ impl PowerProgress {
         appear_within: Duration,
         now: Timestamp,
     ) -> PowerStep {
+        // Its answer decides whether an earlier packet of the machine counts.
+        if self.sent == Some(BmcRequest::Off) {
+            return PowerStep::Wait;
+        }
         if self.has_effect(order, former_boot, seen, now) {
             return PowerStep::End(NodeOutcome::Done);
         }
@@ -182,36 +186,45 @@ impl PowerProgress {
             return PowerStep::End(outcome);
         }
         while let Some(rung) = ladder.get(usize::from(self.rung)).copied() {
+            if rung == Rung::TurnOn && self.may_lose_power(now) {
+                return self.poll(now);
+            }
             if rung.is_over(self.accepted, self.reported) {
                 self.climb(now);
                 continue;
             }
             let requests = rung.requests(self.reported);
             if let Some(request) = requests.get(usize::from(self.accepted)) {
-                let cuts_power = requests.iter().any(|request| request.cuts_power());
-                if cuts_power && !self.may_cut(order, seen) {
+                if rung.disturbs(self.reported) && !self.may_cut(order, seen) {
                     self.error = Some(MAY_RUN.to_owned());
                     break;
-                }
-                if rung == Rung::CutOff {
-                    (self.is_cut, self.accepted_at) = (true, None);
                 }
                 return PowerStep::Request(*request);
             }
             let waited = now.distance(self.since);
             if waited < rung.patience(appear_within) && !self.is_contradicted(rung) {
-                let interval = if waited < POLLS_EARLY_FOR { POLL_EARLY } else { POLL_LATE };
-                let is_due = self.polled_at.is_none_or(|polled| now.distance(polled) >= interval);
-                return if is_due {
-                    PowerStep::Request(BmcRequest::Status)
-                } else {
-                    PowerStep::Wait
-                };
+                return self.poll(now);
             }
             self.error = Some(format!("the {} had no effect", rung.words()));
             self.climb(now);
         }
         PowerStep::End(NodeOutcome::Failed(self.by_hand(&ladder)))
+    }
+
+    /// Asks for the state at intervals.
+    fn poll(&self, now: Timestamp) -> PowerStep {
+        let is_early = now.distance(self.since) < POLLS_EARLY_FOR;
+        let interval = if is_early { POLL_EARLY } else { POLL_LATE };
+        let is_due = self.polled_at.is_none_or(|polled| now.distance(polled) >= interval);
+        if is_due { PowerStep::Request(BmcRequest::Status) } else { PowerStep::Wait }
+    }
+
+    /// Whether the BMC may still carry an `off` out, although it reports that the machine is on.
+    /// Without `on`, the machine would then stay off.
+    fn may_lose_power(&self, now: Timestamp) -> bool {
+        let is_on_way = self.is_cut && self.accepted_at.is_none();
+        let is_early = now.distance(self.since) < OFF_WITHIN;
+        is_on_way && self.reported == Some(PowerState::On) && is_early
     }
 
     /// Returns the number of the attempt and the last error, for people.
@@ -253,7 +266,8 @@ impl PowerProgress {
             // A repetition would cut the power again.
             (_, BmcFailure::Unanswered(_)) if request.changes_power() => {
                 // The second half of a cold cycle was sent after the first one had its effect.
-                let sent_at = if self.is_cut { Some(self.since) } else { self.acted_at };
+                let cut_at = self.reported_at.max(Some(self.since));
+                let sent_at = if self.is_cut { cut_at } else { self.acted_at };
                 self.accept(request, sent_at.unwrap_or(now), now);
             }
             (_, BmcFailure::Failed(_) | BmcFailure::Unanswered(_)) => {
@@ -275,6 +289,7 @@ impl PowerProgress {
         (self.tries, self.since) = (0, now);
         self.accepted = self.accepted.saturating_add(1);
         match (self.is_cut, request) {
+            (_, BmcRequest::Off) => (self.is_cut, self.accepted_at) = (true, None),
             (true, BmcRequest::On) => self.accepted_at = Some(carried_out_at),
             (false, request) if request.changes_power() => {
                 self.accepted_at.get_or_insert(carried_out_at);
@@ -349,16 +364,17 @@ impl PowerProgress {
                         || self.accepted_at.is_some_and(|accepted| exchanged_at > accepted)
                 });
                 // A machine that boots from its disk sends no DHCP that meshd sees.
+                let started_at = if self.is_cut { self.accepted_at } else { Some(acted_at) };
                 let is_up = *action == PowerAction::On
                     && seen.is_linked
-                    && self.alive_at.is_some_and(|alive| alive > acted_at);
+                    && started_at.is_some_and(|at| self.alive_at.is_some_and(|alive| alive > at));
                 has_booted || is_up
             }
             _ => false,
         }
     }
 
-    /// Whether a rung may cut the power. An order to power a machine on has no confirmation, so it
+    /// Whether a rung may disturb the machine. An order to power a machine on has no confirmation, so it
     /// cuts only that of a machine that was off and is not heard of since.
     fn may_cut(&self, order: &NodeOrder, seen: Sighting) -> bool {
         !matches!(order, NodeOrder::Power { action: PowerAction::On, .. })

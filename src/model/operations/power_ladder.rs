@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Time that a machine needs to shut its operating system down.
 const SHUT_DOWN_WITHIN: Duration = Duration::from_secs(90);
 /// Time that a BMC needs to switch a machine off.
-const OFF_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const OFF_WITHIN: Duration = Duration::from_secs(30);
 
 /// A rung of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,14 @@ impl Rung {
             Rung::TurnOn => accepted == 0 && reported == Some(PowerState::On),
             Rung::NetworkDevice => accepted > 0,
             _ => false,
+        }
+    }
+
+    /// Whether the rung disturbs a machine that runs: by a power cut, or by its next boot device.
+    pub(super) fn disturbs(self, reported: Option<PowerState>) -> bool {
+        match self {
+            Rung::NetworkDevice => reported != Some(PowerState::Off),
+            _ => self.requests(reported).iter().any(|request| request.cuts_power()),
         }
     }
 

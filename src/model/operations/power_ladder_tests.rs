@@ -103,6 +103,76 @@ fn power_on_by_the_off_on_ladder_cuts_no_power_of_a_machine_that_may_run() {
         bench.seen.is_linked = is_on;
         switches(request, &mut is_on)
     });
-    assert!(!bench.changes().contains(&BmcRequest::Off), "{:?}", bench.changes());
+    assert_eq!(bench.changes(), [BmcRequest::On, BmcRequest::On], "its boot device stays");
     assert!(matches!(outcome, NodeOutcome::Failed(_)), "{outcome:?}");
+}
+
+#[test]
+fn off_on_ladder_sets_the_boot_device_of_a_machine_that_stays_off() {
+    let mut bench = Bench::off_on(power(PowerAction::On));
+    let outcome = bench.run(|request, _| if request == BmcRequest::Status { OFF } else { DONE });
+    let (on, pxe) = (BmcRequest::On, BmcRequest::BootDevice(BootDevice::Pxe));
+    assert_eq!(bench.changes(), [on, on, pxe, on]);
+    assert!(matches!(outcome, NodeOutcome::Failed(_)), "{outcome:?}");
+}
+
+#[test]
+fn machine_that_boots_while_a_further_cold_cycle_waits_is_not_cut() {
+    let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+    let order = power(PowerAction::Cycle);
+    let mut progress = PowerProgress::new(PowerLadder::OffOn, at(0));
+    let mut seen = Sighting { newest_boot: Some((FORMER, at(-1))), is_linked: false };
+    let mut is_on = true;
+    let mut seconds = 0;
+    let mut cuts = 0;
+    loop {
+        seconds += 1;
+        match progress.next(&order, Some(FORMER), seen, APPEAR_WITHIN, at(seconds)) {
+            PowerStep::Request(BmcRequest::Off) if cuts == 1 => break,
+            PowerStep::Request(request) => {
+                cuts += u8::from(request == BmcRequest::Off);
+                progress.send(request, at(seconds));
+                progress.answer(switches(request, &mut is_on), false, at(seconds));
+            }
+            PowerStep::Wait => {}
+            PowerStep::End(outcome) => panic!("{outcome:?}"),
+        }
+    }
+    // The request waits for a permit.
+    seen.newest_boot = Some((NEXT, at(seconds)));
+    let next = progress.next(&order, Some(FORMER), seen, APPEAR_WITHIN, at(seconds + 1));
+    assert_eq!(next, PowerStep::End(NodeOutcome::Done));
+}
+
+#[test]
+fn boot_counts_if_the_bmc_never_accepts_the_first_half() {
+    let mut bench = Bench::off_on(power(PowerAction::Cycle));
+    let outcome = bench.run(|request, bench| match request {
+        BmcRequest::Status => ON,
+        BmcRequest::Off => {
+            bench.appears();
+            Err(BmcFailure::Failed("busy".to_owned()))
+        }
+        _ => DONE,
+    });
+    assert_eq!(outcome, NodeOutcome::Done);
+}
+
+#[test]
+fn machine_that_loses_its_power_late_is_switched_on() {
+    let mut bench = Bench::off_on(power(PowerAction::Cycle));
+    let (mut off_at, mut is_on) = (None, true);
+    bench.run(|request, bench| {
+        if off_at.is_some_and(|at| bench.clock >= at) {
+            (off_at, is_on) = (None, false);
+        }
+        match request {
+            BmcRequest::Status => return if is_on { ON } else { OFF },
+            BmcRequest::Off => off_at = Some(bench.clock + 25),
+            BmcRequest::On => is_on = true,
+            _ => {}
+        }
+        DONE
+    });
+    assert!(is_on && off_at.is_none(), "no order ends with `off` under way");
 }
