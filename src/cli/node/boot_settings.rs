@@ -3,8 +3,8 @@
 use super::{
     REBOOTS, restart,
     targets::{
-        NodeSelection, SelectorArgs, Targets, confirm_interruption, hostlists, missing, order,
-        order_several,
+        NodeSelection, SelectorArgs, Targets, confirm_interruption, first_order, hostlists,
+        missing, order, order_several,
     },
 };
 use crate::cli::{Failure, client::AdminClient, profile::vars};
@@ -150,9 +150,9 @@ async fn change(
             let text = |node: &NodeView| {
                 format!("{} ({}): variables from the next boot on: {words}", node.name, node.id)
             };
-            return order_several(client, nodes, &api::CHANGE_NODES_VARIABLES, &change, text)
-                .await
-                .map(drop);
+            let route = &api::CHANGE_NODES_VARIABLES;
+            let changed = order_several(client, nodes, route, &change, text).await?;
+            return changed.fail_if_absent(route.verb());
         }
         NodeSelection::Listed => return Ok(()),
     };
@@ -179,7 +179,10 @@ impl BootOnceArgs {
         }
         let one = &api::SET_NODE_BOOT_ONCE;
         let several = &api::SET_NODES_BOOT_ONCE;
-        let changed = order(client, selection, one, several, &body, text).await?;
-        if self.reboot { restart(client, changed).await } else { Ok(()) }
+        if !self.reboot {
+            return order(client, selection, one, several, &body, text).await;
+        }
+        let changed = first_order(client, selection, one, several, &body, text).await?;
+        restart(client, changed).await
     }
 }

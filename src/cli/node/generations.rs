@@ -32,7 +32,7 @@ impl PinArgs {
             let hint = "omit --generation: each node is pinned to its running generation";
             return Err(Failure::new("--generation names a generation of one node", hint));
         }
-        order(client, selection, &api::PIN_NODE, &api::PIN_NODES, &body, pin_text).await.map(drop)
+        order(client, selection, &api::PIN_NODE, &api::PIN_NODES, &body, pin_text).await
     }
 }
 

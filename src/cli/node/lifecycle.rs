@@ -167,7 +167,6 @@ impl DrainNode {
             },
         )
         .await
-        .map(drop)
     }
 }
 
@@ -178,7 +177,7 @@ fn phase_text(node: &NodeView) -> String {
 
 pub(crate) async fn resume(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
     let selection = targets.select(client).await?;
-    order(client, selection, &api::RESUME_NODE, &api::RESUME_NODES, &(), phase_text).await.map(drop)
+    order(client, selection, &api::RESUME_NODE, &api::RESUME_NODES, &(), phase_text).await
 }
 
 pub(crate) async fn approve(
@@ -188,16 +187,13 @@ pub(crate) async fn approve(
 ) -> Result<(), Failure> {
     let selection = targets.select(client).await?;
     let body = Approve { moved };
-    order(client, selection, &api::APPROVE_NODE, &api::APPROVE_NODES, &body, phase_text)
-        .await
-        .map(drop)
+    order(client, selection, &api::APPROVE_NODE, &api::APPROVE_NODES, &body, phase_text).await
 }
 
 pub(crate) async fn release(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
     let text = |node: &NodeView| format!("{}; it boots at its next request", phase_text(node));
     order(client, targets.select(client).await?, &api::RELEASE_NODE, &api::RELEASE_NODES, &(), text)
         .await
-        .map(drop)
 }
 
 impl MaintenanceArgs {
@@ -217,7 +213,6 @@ impl MaintenanceArgs {
             |node| format!("{}; to end it: meshd node resume {}", phase_text(node), node.id),
         )
         .await
-        .map(drop)
     }
 }
 
@@ -273,7 +268,7 @@ impl ConfirmedOrder {
         if !self.yes {
             confirm_nodes(client, &selection, question).await?;
         }
-        order(client, selection, one, several, &(), text).await.map(drop)
+        order(client, selection, one, several, &(), text).await
     }
 }
 

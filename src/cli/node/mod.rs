@@ -52,8 +52,8 @@ use meshd_model::{
 use meshd_proto::Heartbeat;
 use meshd_types::{BootSessionId, Hostlist, MacAddr, Timestamp};
 use targets::{
-    NamedNodes, NodeSelection, SelectorArgs, Targets, confirm_interruption, hostlists, missing,
-    one_node, order,
+    NamedNodes, NodeSelection, SelectorArgs, Targets, confirm_interruption, first_order, hostlists,
+    missing, one_node, order,
 };
 
 /// Manage nodes by ID or name
@@ -324,9 +324,12 @@ async fn assign(
     }
     let one = &api::ASSIGN_NODE_PROFILE;
     let several = &api::ASSIGN_NODES_PROFILE;
-    let changed =
-        order(client, selection, one, several, &AssignProfile { profile }, assignment_text).await?;
-    if reboot { restart(client, changed).await } else { Ok(()) }
+    let body = AssignProfile { profile };
+    if !reboot {
+        return order(client, selection, one, several, &body, assignment_text).await;
+    }
+    let changed = first_order(client, selection, one, several, &body, assignment_text).await?;
+    restart(client, changed).await
 }
 
 fn assignment_text(node: &NodeView) -> String {
@@ -372,7 +375,7 @@ async fn order_reboot(
     text: impl Fn(&NodeView) -> String,
 ) -> Result<(), Failure> {
     let one = &api::REBOOT_NODE;
-    order(client, selection, one, &api::REBOOT_NODES, &body, text).await.map(drop)
+    order(client, selection, one, &api::REBOOT_NODES, &body, text).await
 }
 
 fn text<T: ToString>(value: Option<T>) -> String {

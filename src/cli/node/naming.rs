@@ -59,7 +59,7 @@ impl LabelArgs {
         }
         let selection = self.selector.select(client, &nodes).await?;
         let text = |node: &NodeView| format!("{} ({}): {}", node.name, node.id, label_line(node));
-        order(client, selection, &api::LABEL_NODE, &api::LABEL_NODES, &change, text).await.map(drop)
+        order(client, selection, &api::LABEL_NODE, &api::LABEL_NODES, &change, text).await
     }
 }
 

@@ -109,6 +109,14 @@ fn order_to_a_list_names_its_machines_that_have_not_booted() {
         let (code, text) = order(words);
         assert!(code == Some(1) && text.contains("1 of 2 nodes failed"), "{words}: {text}");
     }
+    // The second part of an order follows the first one.
+    let (code, text) = order("node assign-profile --reboot --yes n001 n002 compute");
+    assert!(code == Some(1) && text.contains("reboot: "), "{text}");
+    assert!(text.contains("repeat the command for n002 after its first boot"), "{text}");
+    // An order to nobody asks nothing.
+    let (code, text) = order("node remove n[002]");
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("no machine of the list is a node") && !text.contains("?"), "{text}");
     let node = world.json(&["node", "show", "n001", "-o", "json"]);
     assert_eq!((&node["labels"]["rack"], &node["profile"]), (&"a".into(), &"compute".into()));
     let (code, text) = order("node label n* rack=b");

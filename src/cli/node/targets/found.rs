@@ -26,10 +26,22 @@ impl SeveralNodes {
     pub(crate) fn report_absent(&self) -> usize {
         for name in &self.absent {
             let reason = "the machine has not booted yet, so it is no node";
-            let hint = "repeat the command after its first boot; `meshd node import --approve` approves it then";
-            message!("{}: {}", clean(name), Failure::new(reason, hint));
+            let name = clean(name);
+            let hint = format!(
+                "repeat the command for {name} after its first boot; `meshd node import --approve` approves it then"
+            );
+            message!("{name}: {}", Failure::new(reason, hint));
         }
         self.absent.len()
+    }
+
+    /// Returns the nodes, or an error if only absent machines are named.
+    pub(super) fn or_absent(self) -> Result<Self, Failure> {
+        if self.nodes.is_empty() && self.report_absent() > 0 {
+            let hint = "read the error of each machine above; nothing was changed";
+            return Err(Failure::new("no machine of the list is a node", hint));
+        }
+        Ok(self)
     }
 
     /// Returns an error if some machines are absent, after an order to the nodes.
@@ -46,7 +58,7 @@ impl SeveralNodes {
 }
 
 /// Returns the failure of an order that some nodes did not follow. Their errors are printed.
-pub(crate) fn partly_failed(verb: Verb, failed: usize, all: usize) -> Failure {
+pub(super) fn partly_failed(verb: Verb, failed: usize, all: usize) -> Failure {
     let rest = if failed < all { "; the other nodes are changed" } else { "" };
     let message = format!("{verb}: {failed} of {} failed", count_text(all));
     Failure::new(message, format!("read the error of each node above{rest}"))

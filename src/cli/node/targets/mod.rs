@@ -7,7 +7,7 @@
 
 mod found;
 
-pub(crate) use found::{SeveralNodes, partly_failed};
+pub(crate) use found::SeveralNodes;
 
 use crate::cli::{
     Failure,
@@ -16,9 +16,9 @@ use crate::cli::{
     output::print::{Output, clean, confirm, confirm_number},
 };
 use clap::{Args, Command, CommandFactory as _, error::ErrorKind};
-use found::{find_named, find_present, find_selected};
+use found::{find_named, find_present, find_selected, partly_failed};
 use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView, routes as api};
-use meshd_model::fleet::Selector;
+use meshd_model::fleet::{Selector, Verb};
 use meshd_types::{Hostlist, NodeId, ParseError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,6 +60,16 @@ pub(crate) enum NodeSelection {
     Several(SeveralNodes),
     /// No node: `--dry-run` only lists the selected nodes.
     Listed,
+}
+
+impl NodeSelection {
+    /// Returns an error if some machines are absent, after an order to the nodes.
+    pub(crate) fn fail_if_absent(&self, verb: Verb) -> Result<(), Failure> {
+        match self {
+            NodeSelection::Several(several) => several.fail_if_absent(verb, Ok(())),
+            NodeSelection::One(_) | NodeSelection::Listed => Ok(()),
+        }
+    }
 }
 
 impl Targets {
@@ -113,7 +123,7 @@ impl SelectorArgs {
             (Some(selector), []) => find_selected(client, selector).await?.into(),
         };
         if !self.dry_run {
-            return Ok(NodeSelection::Several(nodes));
+            return Ok(NodeSelection::Several(nodes.or_absent()?));
         }
         message!("{} would be changed:", count_text(nodes.nodes.len()));
         nodes.nodes.iter().for_each(|node| message!("  {}", node_text(node)));
@@ -307,8 +317,26 @@ async fn workloads(client: &AdminClient) -> Result<Workloads, Failure> {
 pub(crate) type OrderRoute<B> = api::Post<B, api::Object<NodeView>, 1>;
 
 /// Sends an order: for one node to its route, for several nodes to the bulk route. Prints `text`
-/// for each changed node. Returns the changed nodes, for a second order.
+/// for each changed node. Fails at the end if a machine has not booted.
 pub(crate) async fn order<B, R>(
+    client: &AdminClient,
+    selection: NodeSelection,
+    one: &api::Post<B, R, 1>,
+    several: &api::BulkPost,
+    body: &B::Value,
+    text: impl Fn(&NodeView) -> String,
+) -> Result<(), Failure>
+where
+    B: api::Json<Value: Serialize>,
+    R: api::Json<Value: DeserializeOwned + Into<NodeView>>,
+{
+    let changed = first_order(client, selection, one, several, body, text).await?;
+    changed.fail_if_absent(several.verb())
+}
+
+/// As [`order`]. Returns the changed nodes for a second order, with the machines that have not
+/// booted: they do not keep the second order from the nodes.
+pub(crate) async fn first_order<B, R>(
     client: &AdminClient,
     selection: NodeSelection,
     one: &api::Post<B, R, 1>,
@@ -332,7 +360,7 @@ where
 }
 
 /// Sends an order for several nodes. Prints `text` for each changed node, and the error for each
-/// failed one.
+/// failed one. Returns the changed nodes, with the machines that have not booted.
 pub(crate) async fn order_several(
     client: &AdminClient,
     several: SeveralNodes,
@@ -340,23 +368,15 @@ pub(crate) async fn order_several(
     body: &impl Serialize,
     text: impl Fn(&NodeView) -> String,
 ) -> Result<NodeSelection, Failure> {
-    let absent = several.report_absent();
-    let nodes = several.nodes;
-    if nodes.is_empty() && absent > 0 {
-        return Err(partly_failed(route.verb(), absent, absent));
-    }
-    let done = bulk(client, &nodes, route, body).await?;
+    let done = bulk(client, &several.nodes, route, body).await?;
     if let (false, Some(operation)) = (done.finished, done.operation) {
         message!("operation {operation}; to follow it later: meshd operation follow {operation}");
         follow_operation(client, operation, FollowUntil::Started).await?;
         // The order has changed the revisions.
-        let ids: BTreeSet<_> = nodes.iter().map(|node| node.id).collect();
-        let mut changed: Vec<NodeView> = client.get(api::LIST_NODES.path([])).await?;
-        changed.retain(|node| ids.contains(&node.id));
-        return match absent {
-            0 => Ok(NodeSelection::Several(changed.into())),
-            absent => Err(partly_failed(route.verb(), absent, absent + nodes.len())),
-        };
+        let ids: BTreeSet<_> = several.nodes.iter().map(|node| node.id).collect();
+        let mut nodes: Vec<NodeView> = client.get(api::LIST_NODES.path([])).await?;
+        nodes.retain(|node| ids.contains(&node.id));
+        return Ok(NodeSelection::Several(SeveralNodes { nodes, absent: several.absent }));
     }
     for result in &done.results {
         match (&result.node, &result.error) {
@@ -367,14 +387,13 @@ pub(crate) async fn order_several(
             (None, None) => message!("{}: done", result.id),
         }
     }
-    match done.failed + absent {
-        0 => {
-            let changed: Vec<NodeView> =
-                done.results.into_iter().filter_map(|result| result.node).collect();
-            Ok(NodeSelection::Several(changed.into()))
-        }
-        failed => Err(partly_failed(route.verb(), failed, done.results.len() + absent)),
+    if done.failed > 0 {
+        let absent = several.report_absent();
+        let all = done.results.len() + absent;
+        return Err(partly_failed(route.verb(), done.failed + absent, all));
     }
+    let nodes = done.results.into_iter().filter_map(|result| result.node).collect();
+    Ok(NodeSelection::Several(SeveralNodes { nodes, absent: several.absent }))
 }
 
 /// Sends an order for several nodes, each in the revision that was read. Prints nothing.
