@@ -17,6 +17,7 @@ use meshd_model::{
 use meshd_trust::{ApiToken, TokenRecord};
 use meshd_types::{
     BisectionId, BootSessionId, Digest, NodeId, OperationId, ProfileName, RolloutId, TaskId,
+    Timestamp,
 };
 use serde::Serialize;
 use std::net::Ipv4Addr;
@@ -304,18 +305,18 @@ impl<'a> Tx<'a> {
         self.staged.bmc_logins.get(&bmc, || self.model.login_attempt(bmc))
     }
 
-    /// Stores the tries of a login at a BMC. Removes those whose hold has ended, and the oldest
-    /// ones beyond [`MAX_LOGIN_ATTEMPTS`].
+    /// Stores the tries of a login at a BMC. Removes the oldest ones beyond
+    /// [`MAX_LOGIN_ATTEMPTS`], and none by its age: the clock may be wrong.
     pub fn put_login_attempt(&mut self, bmc: Digest, attempt: LoginAttempt) {
         let others = self.model.bmc_logins.iter().filter(|(other, _)| **other != bmc);
-        let (over, mut held): (Vec<_>, Vec<_>) =
-            others.partition(|(_, other)| other.is_over(attempt.at));
-        let surplus = (held.len() + 1).saturating_sub(MAX_LOGIN_ATTEMPTS);
+        let mut others: Vec<(Timestamp, Digest)> =
+            others.map(|(other, attempt)| (attempt.at, *other)).collect();
+        let surplus = (others.len() + 1).saturating_sub(MAX_LOGIN_ATTEMPTS);
         if surplus > 0 {
-            held.sort_unstable_by_key(|(_, other)| other.at);
+            others.sort_unstable();
         }
-        for (gone, _) in over.into_iter().chain(held.into_iter().take(surplus)) {
-            self.staged.bmc_logins.remove(*gone);
+        for (_, gone) in others.into_iter().take(surplus) {
+            self.staged.bmc_logins.remove(gone);
         }
         self.staged.bmc_logins.put(bmc, attempt);
     }

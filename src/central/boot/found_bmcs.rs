@@ -2,6 +2,7 @@
 //! name proves nothing, so no password goes to a BMC that is only found.
 
 use super::BootService;
+use crate::environment::bmcs::{BmcOwner, host_of, resolve};
 use meshd_types::{MacAddr, Timestamp};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,17 +61,35 @@ impl BootService {
         })
     }
 
-    /// Returns the found BMCs that no record of a machine names, by MAC address.
+    /// Returns the found BMCs that have a lease and no machine, by MAC address. A machine has one by
+    /// its record, or by a rule of the site with the address.
     pub fn unpaired_bmcs(&self) -> Vec<FoundBmc> {
-        let found: Vec<FoundBmc> = self.found_bmcs.lock().values().cloned().collect();
-        if found.is_empty() {
-            return found;
-        }
+        let mut found: Vec<FoundBmc> = self.found_bmcs.lock().values().cloned().collect();
+        let now = self.env.now();
+        let site = self.env.site();
         self.env.store.read(|model| {
+            found.retain(|bmc| {
+                let lease = model.lease(bmc.address);
+                lease.is_some_and(|lease| lease.mac == bmc.mac && lease.expires_at > now)
+            });
+            if found.is_empty() {
+                return;
+            }
             let paired: BTreeSet<MacAddr> =
                 model.expected_machines().filter_map(|machine| machine.bmc_mac).collect();
-            found.into_iter().filter(|bmc| !paired.contains(&bmc.mac)).collect()
-        })
+            let machines = model.expected_machines();
+            let machines = machines.map(|machine| BmcOwner::of_machine(model, machine));
+            let nodes = model.nodes().map(|node| BmcOwner::of_node(model, node));
+            let resolved = machines.chain(nodes).filter_map(|it| resolve(&site, &it, now).ok());
+            // A record may be without a rule as yet.
+            let recorded = model.expected_machines().filter_map(|it| it.bmc_address.clone());
+            let used = recorded.chain(resolved.map(|bmc| bmc.address));
+            let used: BTreeSet<String> = used.filter_map(|address| host_of(&address)).collect();
+            found.retain(|bmc| {
+                !paired.contains(&bmc.mac) && !used.contains(&bmc.address.to_string())
+            });
+        });
+        found
     }
 }
 

@@ -4,7 +4,7 @@ use super::{NodeOps, operations::BATCH};
 use crate::{
     enrolment::expected::adopt_expected,
     environment::{
-        bmcs::{BmcOwner, NetworkKey, recorded_address, resolve},
+        bmcs::{BmcOwner, NetworkKey, driver_of, recorded_address},
         site_snapshot::SiteSnapshot,
     },
 };
@@ -245,7 +245,7 @@ impl<'a> Conflicts<'a> {
                     found.map(|(message, hint)| RowFault::new(*line, column, message, hint)),
                 );
             };
-            add("mac", self.mac(machine.mac));
+            add("mac", self.boot_nic(machine.mac));
             add("bmc_mac", machine.bmc_mac.and_then(|mac| self.bmc_mac(machine.mac, mac)));
             add("name", machine.name.as_ref().and_then(|name| self.name(machine.mac, name)));
             add("address", machine.address.and_then(|address| self.address(machine.mac, address)));
@@ -262,8 +262,7 @@ impl<'a> Conflicts<'a> {
         let bmc = |machine: &ExpectedMachine| {
             let address = recorded_address(self.model, machine)?;
             let owner = BmcOwner::of_machine(self.model, machine);
-            let of_rule = || Some(resolve(site, &owner).ok()?.driver);
-            let driver = machine.bmc_driver.or_else(of_rule)?;
+            let driver = driver_of(site, &owner)?;
             // A program may switch several machines at one address: it has no key.
             Some((NetworkKey::parse(driver, &address)?, address))
         };
@@ -305,6 +304,16 @@ impl<'a> Conflicts<'a> {
         let holder = expected.map(ExpectedMachine::title).or_else(node)?;
         let message = format!("{mac} is a MAC address of {holder}");
         Some((message, "write the MAC address of the machine's BMC".to_owned()))
+    }
+
+    /// A boot NIC is no BMC of another machine.
+    fn boot_nic(&self, mac: MacAddr) -> Option<(String, String)> {
+        let keeps = |holder: &&ExpectedMachine| self.keeps(holder, |after| after.bmc_mac);
+        let Some(holder) = self.bmc_macs.get(&mac).copied().filter(keeps) else {
+            return self.mac(mac);
+        };
+        let message = format!("{mac} is the BMC of {}", holder.title());
+        Some((message, "write the address of the machine's boot NIC".to_owned()))
     }
 
     fn mac(&self, mac: MacAddr) -> Option<(String, String)> {

@@ -57,10 +57,21 @@ impl LoginAttempt {
         LoginAttempt { login, tries: 1, is_refused: true, at: now }
     }
 
-    /// Whether the hold has ended. A jump of the clock in either direction ends it, too: no record
-    /// holds a login for longer than the hold.
-    pub fn is_over(&self, now: Timestamp) -> bool {
-        now.distance(self.at) >= LOGIN_HOLD
+    /// Whether the hold has ended by the wall clock. A process that saw its begin has a monotonic
+    /// deadline, too.
+    fn is_over(&self, now: Timestamp) -> bool {
+        now.since(self.at) >= LOGIN_HOLD
+    }
+
+    /// Returns the record of a hold that starts anew, if the clock was set back: no record holds a
+    /// login for longer than the hold after it.
+    pub fn restarted(&self, now: Timestamp) -> Option<Self> {
+        (self.at > now).then(|| LoginAttempt { at: now, ..self.clone() })
+    }
+
+    /// Returns the rest of the hold by the wall clock.
+    pub fn rest(&self, now: Timestamp) -> Duration {
+        LOGIN_HOLD.saturating_sub(now.since(self.at))
     }
 }
 
@@ -78,7 +89,13 @@ mod tests {
         let next = |login, seconds| LoginAttempt::next(Some(&refused), login, at(seconds));
         assert_eq!(next(wrong, 600), Err(LoginHeld::Refused));
         assert_eq!(next(wrong, 601).unwrap().tries, 1);
-        assert_eq!(next(wrong, -599).unwrap().tries, 1, "the clock was wrong");
+        assert_eq!(next(wrong, -599), Err(LoginHeld::Refused), "the clock was set back");
+        let restarted = refused.restarted(at(-599)).unwrap();
+        assert_eq!(
+            (restarted.at, restarted.rest(at(-500))),
+            (at(-599), LOGIN_HOLD - Duration::from_secs(99))
+        );
+        assert_eq!(restarted.restarted(at(-599)), None);
         assert_eq!(next(right, 2).unwrap().tries, 1, "another password");
         let stored = serde_json::to_string(&refused).unwrap();
         assert_eq!(serde_json::from_str::<LoginAttempt>(&stored).unwrap(), refused);

@@ -90,11 +90,16 @@ impl Model {
         own.filter_map(|(_, address)| self.lease(*address))
     }
 
-    /// The lease of a NIC that ends last: a NIC has one in each of its networks.
-    pub fn lease_of_mac(&self, mac: MacAddr) -> Option<&Lease> {
+    /// Leases of a NIC, which has one in each of its networks. Some may have ended.
+    pub fn leases_of_mac(&self, mac: MacAddr) -> impl Iterator<Item = &Lease> {
         let own = (mac, Ipv4Addr::UNSPECIFIED)..=(mac, Ipv4Addr::BROADCAST);
         let own = self.work.nics.leases_of_mac.range(own);
-        own.filter_map(|(_, address)| self.lease(*address)).max_by_key(|lease| lease.expires_at)
+        own.filter_map(|(_, address)| self.lease(*address))
+    }
+
+    /// The lease of a NIC that ends last.
+    pub fn lease_of_mac(&self, mac: MacAddr) -> Option<&Lease> {
+        self.leases_of_mac(mac).max_by_key(|lease| lease.expires_at)
     }
 
     /// Leases of VMs without a record.

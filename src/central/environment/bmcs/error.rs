@@ -1,7 +1,7 @@
 //! Why a machine has no usable BMC.
 
 use meshd_types::{BmcDriver, Hint as _, MacAddr, ParseError};
-use std::path::PathBuf;
+use std::{net::Ipv4Addr, path::PathBuf};
 
 /// Why a machine has no usable BMC. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -10,8 +10,14 @@ pub enum BmcError {
     Unknown { machine: String },
     #[error("the BMC of {machine} has no address")]
     NoAddress { machine: String, driver: BmcDriver },
-    #[error("the BMC {mac} of {machine} has no lease of meshd")]
+    #[error("the BMC {mac} of {machine} has no current lease of meshd")]
     NoLease { machine: String, mac: MacAddr },
+    #[error("the BMC {mac} of {machine} has leases in several networks: {one} and {other}")]
+    SeveralLeases { machine: String, mac: MacAddr, one: Ipv4Addr, other: Ipv4Addr },
+    #[error(
+        "the BMC of {machine} has its address by DHCP, and cipher suite {suite} of its rule protects no message"
+    )]
+    WeakCipherSuite { machine: String, suite: u8 },
     #[error("the BMC of {machine} has its address by DHCP, and its rule names no cipher suite")]
     NoCipherSuite { machine: String },
     #[error("the BMC of {machine} has the invalid address `{address}`")]
@@ -30,6 +36,8 @@ meshd_types::hints!(BmcError {
     BmcError::Unknown { .. } => "write a [[power.bmc]] in the site file, or import the machine with bmc_driver and bmc_address";
     BmcError::NoAddress { .. } => "import the machine with bmc_address, or write address into its [[power.bmc]]";
     BmcError::NoLease { .. } => "set the BMC to DHCP, and connect it to a segment with mode = \"authoritative\"; or import the machine with bmc_address";
+    BmcError::SeveralLeases { .. } => "find out which address is that of the BMC: the other one is that of a stranger, or of its former network until that lease ends; or import the machine with bmc_address";
+    BmcError::WeakCipherSuite { .. } => "write cipher_suite = 17 or 3 into the rule: then messages of a session cannot be forged";
     BmcError::NoCipherSuite { .. } => "write cipher_suite = 17 or 3 into the rule: then a stranger at the address cannot pass for the BMC without its password";
     BmcError::InvalidAddress { .. } => "write a host name or an address, with a port if it is not the default";
     BmcError::NoRule { driver, .. } => "write a [[power.bmc]] with driver = \"{driver}\" for the machine";

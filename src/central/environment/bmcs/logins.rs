@@ -7,27 +7,39 @@
 
 use super::{Bmcs, ResolvedBmc};
 use meshd_bmc::Bmc;
-use meshd_model::operations::{BmcFailure, LoginAttempt, LoginHeld, MAX_LOGIN_ATTEMPTS};
+use meshd_model::operations::{
+    BmcFailure, LOGIN_HOLD, LoginAttempt, LoginHeld, MAX_LOGIN_ATTEMPTS,
+};
 use meshd_store::StoreError;
 use meshd_trust::MarkKey;
 use meshd_types::{Digest, Secret, failpoint};
-use std::{collections::BTreeMap, sync::OnceLock};
+use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
 
-/// Logins that BMCs have accepted since the start.
+/// Logins that BMCs have accepted or refused since the start.
 #[derive(Default)]
-pub(super) struct AcceptedLogins(BTreeMap<Digest, Digest>);
+pub(super) struct LoginStates(BTreeMap<Digest, (Digest, LoginState)>);
 
-impl AcceptedLogins {
-    fn has(&self, login: &LoginOfBmc) -> bool {
-        self.0.get(&login.bmc) == Some(&login.mark)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LoginState {
+    Accepted,
+    /// Until this monotonic time: the wall clock may jump.
+    Held(LoginHeld, Duration),
+}
+
+impl LoginStates {
+    /// Returns the state of a login; `None` for one whose record in the store decides.
+    fn get(&self, login: &LoginOfBmc, monotonic: Duration) -> Option<LoginState> {
+        let (mark, state) = self.0.get(&login.bmc)?;
+        let is_over = matches!(state, LoginState::Held(_, until) if *until <= monotonic);
+        (*mark == login.mark && !is_over).then_some(*state)
     }
 
-    fn insert(&mut self, login: &LoginOfBmc) {
-        if self.0.len() >= MAX_LOGIN_ATTEMPTS {
-            // Each try of them is stored again.
+    fn insert(&mut self, login: &LoginOfBmc, state: LoginState) {
+        if self.0.len() >= MAX_LOGIN_ATTEMPTS && !self.0.contains_key(&login.bmc) {
+            // Each try of them is stored again, and their records hold the refused ones.
             self.0.clear();
         }
-        self.0.insert(login.bmc, login.mark);
+        self.0.insert(login.bmc, (login.mark, state));
     }
 }
 
@@ -58,26 +70,47 @@ impl Bmcs {
         let pair = format!("{}\n{}", login.user, login.password.expose());
         let mark = self.login_key().await?.mark("login of a BMC", &Secret::new(pair));
         let login = LoginOfBmc { bmc: Digest::of(resolved.key.as_bytes()), mark };
-        if self.accepted.lock().has(&login) {
-            return Ok(Some(login));
+        let monotonic = self.env.monotonic();
+        let state = self.logins.lock().get(&login, monotonic);
+        match state {
+            Some(LoginState::Accepted) => return Ok(Some(login)),
+            Some(LoginState::Held(held, _)) => {
+                return Err(BmcFailure::Credentials(held.to_string()));
+            }
+            None => {}
         }
         let now = self.env.now();
         let begun = self.env.store.commit(|tx| {
-            let next = LoginAttempt::next(tx.login_attempt(login.bmc), login.mark, now);
-            Ok::<_, StoreError>(next.map(|attempt| tx.put_login_attempt(login.bmc, attempt)))
+            let before = tx.login_attempt(login.bmc).cloned();
+            let restarted = before.as_ref().and_then(|before| before.restarted(now));
+            let before = restarted.clone().or(before);
+            let next = LoginAttempt::next(before.as_ref(), login.mark, now);
+            let stored = next.as_ref().ok().cloned().or(restarted);
+            stored.into_iter().for_each(|attempt| tx.put_login_attempt(login.bmc, attempt));
+            let rest = before.map(|before| before.rest(now)).unwrap_or_default();
+            Ok::<_, StoreError>(next.map(drop).map_err(|held| (held, rest)))
         });
-        let begun: Result<(), LoginHeld> = begun.await.map_err(|error| unstored(&error))?;
-        begun.map_err(|held| BmcFailure::Credentials(held.to_string()))?;
+        if let Err((held, rest)) = begun.await.map_err(|error| unstored(&error))? {
+            self.logins.lock().insert(&login, LoginState::Held(held, monotonic + rest));
+            return Err(BmcFailure::Credentials(held.to_string()));
+        }
         failpoint::point("login-begun");
         Ok(Some(login))
     }
 
     /// Stores how a try of a login ended, before anything else learns of it.
     pub(super) async fn end_login(&self, login: LoginOfBmc, failure: Option<&BmcFailure>) {
-        if let None | Some(BmcFailure::Unsupported(_)) = failure {
-            self.accepted.lock().insert(&login);
-        }
         let is_refused = matches!(failure, Some(BmcFailure::Credentials(_)));
+        let monotonic = self.env.monotonic();
+        let state = match failure {
+            None | Some(BmcFailure::Unsupported(_)) => Some(LoginState::Accepted),
+            Some(BmcFailure::Credentials(_)) => {
+                Some(LoginState::Held(LoginHeld::Refused, monotonic + LOGIN_HOLD))
+            }
+            // It says nothing of the login.
+            Some(_) => None,
+        };
+        state.into_iter().for_each(|state| self.logins.lock().insert(&login, state));
         let now = self.env.now();
         let is_stored = self.env.store.read(|model| model.login_attempt(login.bmc).is_some());
         if !is_refused && !is_stored {
@@ -111,4 +144,24 @@ impl Bmcs {
 
 fn unstored(error: &StoreError) -> BmcFailure {
     BmcFailure::Failed(format!("nothing was sent, because the try cannot be stored: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_login_is_held_by_the_monotonic_clock_also_if_it_was_accepted() {
+        let login = |mark| LoginOfBmc { bmc: Digest([1; 32]), mark: Digest([mark; 32]) };
+        let at = Duration::from_secs;
+        let mut states = LoginStates::default();
+        assert_eq!(states.get(&login(1), at(0)), None);
+        states.insert(&login(1), LoginState::Accepted);
+        assert_eq!(states.get(&login(1), at(9999)), Some(LoginState::Accepted));
+        let held = LoginState::Held(LoginHeld::Refused, at(600));
+        states.insert(&login(1), held);
+        assert_eq!(states.get(&login(1), at(599)), Some(held));
+        assert_eq!(states.get(&login(1), at(600)), None, "the record decides");
+        assert_eq!(states.get(&login(2), at(1)), None, "another password");
+    }
 }

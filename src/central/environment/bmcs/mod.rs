@@ -19,12 +19,13 @@ pub(crate) use consoles::RecordedConsole;
 pub use error::BmcError;
 pub use passwords::password_faults;
 pub(crate) use resolve::{
-    BmcOwner, NetworkKey, ResolvedBmc, recorded_address, resolve, shared_with,
+    BmcOwner, NetworkKey, ResolvedBmc, driver_of, host_of, ladder_of, recorded_address, resolve,
+    shared_with,
 };
 
 use crate::{environment::Environment, locks::Leaf};
 use consoles::ConsoleTable;
-use logins::{AcceptedLogins, LoginKey};
+use logins::{LoginKey, LoginStates};
 use meshd_bmc::{Bmc, ReportKind, ReportRow};
 use meshd_model::operations::{BmcFailure, BmcResult};
 use meshd_types::{BmcRequest, MacAddr, NodeId, OperationId, Timestamp};
@@ -49,7 +50,7 @@ pub struct Bmcs {
     env: Arc<Environment>,
     state: Leaf<RequestState>,
     consoles: Leaf<ConsoleTable>,
-    accepted: Leaf<AcceptedLogins>,
+    logins: Leaf<LoginStates>,
     login_key: LoginKey,
 }
 
@@ -118,7 +119,7 @@ impl Bmcs {
             env,
             state: Leaf::default(),
             consoles: Leaf::default(),
-            accepted: Leaf::default(),
+            logins: Leaf::default(),
             login_key: LoginKey::default(),
         }
     }

@@ -7,14 +7,19 @@ use super::{
 use meshd_bmc::{
     Bmc, BroadcastDomain, CommandLine, Login, Machine, has_serial_console, parse_address,
 };
-use meshd_config::{BmcRule, Link, Site};
+use meshd_config::{BmcRule, Link, Segment, Site};
 use meshd_model::fleet::{ExpectedMachine, Node};
 use meshd_store::Model;
-use meshd_types::{BmcDriver, Hostlist, MacAddr, NodeId, NodePattern, PowerLadder, matches_glob};
+use meshd_types::{
+    BmcDriver, Hostlist, MacAddr, NodeId, NodePattern, PowerLadder, Timestamp, matches_glob,
+};
 use std::{
     net::{IpAddr, Ipv4Addr},
     time::Duration,
 };
+
+/// Cipher suites of IPMI 2.0 without integrity of messages (specification 2.0, table 22-20).
+const SUITES_WITHOUT_INTEGRITY: [u8; 4] = [0, 1, 6, 15];
 
 /// A machine that may have a BMC.
 #[derive(Clone, Debug)]
@@ -25,8 +30,48 @@ pub(crate) struct BmcOwner {
     pub(crate) mac: MacAddr,
     driver: Option<BmcDriver>,
     address: Option<String>,
-    /// MAC address of the BMC, and the address of its lease.
-    leased: Option<(MacAddr, Option<Ipv4Addr>)>,
+    leased: Option<LeasedBmc>,
+}
+
+/// A BMC that is known by its MAC address.
+#[derive(Clone, Debug)]
+struct LeasedBmc {
+    mac: MacAddr,
+    /// Address and expiry of each lease.
+    leases: Vec<(Ipv4Addr, Timestamp)>,
+}
+
+impl LeasedBmc {
+    fn new(model: &Model, machine: &ExpectedMachine) -> Option<Self> {
+        let mac = machine.bmc_mac?;
+        let leases = model.leases_of_mac(mac).filter(|lease| lease.vm.is_none());
+        Some(LeasedBmc { mac, leases: leases.map(|it| (it.address, it.expires_at)).collect() })
+    }
+
+    /// Returns the address of the current lease. A client in another network of the site can take
+    /// a lease for the same MAC address, so leases in several networks give none.
+    fn address(
+        &self,
+        segments: &[Segment],
+        machine: &str,
+        now: Timestamp,
+    ) -> Result<Ipv4Addr, BmcError> {
+        let machine = machine.to_owned();
+        let mac = self.mac;
+        let mut current = self.leases.iter().filter(|(_, expires_at)| *expires_at > now);
+        let newest = current.clone().max_by_key(|(_, expires_at)| *expires_at);
+        let Some((one, _)) = newest.copied() else {
+            return Err(BmcError::NoLease { machine, mac });
+        };
+        let is_elsewhere = |other: Ipv4Addr| {
+            let mut subnets = segments.iter().filter_map(|it| it.subnet.as_ref());
+            other != one && !subnets.any(|it| it.contains(one) && it.contains(other))
+        };
+        match current.find(|(other, _)| is_elsewhere(*other)) {
+            Some((other, _)) => Err(BmcError::SeveralLeases { machine, mac, one, other: *other }),
+            None => Ok(one),
+        }
+    }
 }
 
 impl BmcOwner {
@@ -43,7 +88,7 @@ impl BmcOwner {
             mac: node.mac,
             driver: record.and_then(|record| record.bmc_driver),
             address: record.and_then(|record| record.bmc_address.clone()),
-            leased: record.and_then(|record| leased(model, record)),
+            leased: record.and_then(|record| LeasedBmc::new(model, record)),
         }
     }
 
@@ -55,7 +100,7 @@ impl BmcOwner {
             mac: machine.mac,
             driver: machine.bmc_driver,
             address: machine.bmc_address.clone(),
-            leased: leased(model, machine),
+            leased: LeasedBmc::new(model, machine),
         }
     }
 
@@ -76,16 +121,9 @@ impl BmcOwner {
     }
 }
 
-/// Returns the MAC address of a machine's BMC, and the address of its lease. A lease that has ended
-/// has the address until another client needs it.
-fn leased(model: &Model, machine: &ExpectedMachine) -> Option<(MacAddr, Option<Ipv4Addr>)> {
-    let mac = machine.bmc_mac?;
-    Some((mac, model.lease_of_mac(mac).map(|lease| lease.address)))
-}
-
-/// Returns the address of the BMC in the record of a machine.
+/// Returns the address of the BMC in the record of a machine, also that of a lease that has ended.
 pub(crate) fn recorded_address(model: &Model, machine: &ExpectedMachine) -> Option<String> {
-    let leased = || Some(leased(model, machine)?.1?.to_string());
+    let leased = || Some(model.lease_of_mac(machine.bmc_mac?)?.address.to_string());
     machine.bmc_address.clone().or_else(leased)
 }
 
@@ -104,11 +142,6 @@ pub(crate) struct ResolvedBmc {
 impl ResolvedBmc {
     pub(crate) fn title(&self) -> String {
         title(&self.machine.name, self.machine.node)
-    }
-
-    /// Returns the ladder of orders to the BMC.
-    pub(crate) fn ladder(&self) -> PowerLadder {
-        self.rule.as_ref().map(|rule| rule.ladder).unwrap_or_default()
     }
 
     /// Whether meshd records the serial console of the machine while it boots.
@@ -154,11 +187,30 @@ fn title(name: &str, node: Option<NodeId>) -> String {
     node.map_or_else(|| name.to_owned(), |node| format!("{name} ({node})"))
 }
 
+/// Returns the first rule that matches a machine.
+fn rule_of<'a>(site: &'a Site, owner: &BmcOwner) -> Option<&'a BmcRule> {
+    site.power.rules.iter().find(|rule| owner.matches(rule))
+}
+
+/// Returns the driver for the BMC of a machine, also of a BMC without an address.
+pub(crate) fn driver_of(site: &Site, owner: &BmcOwner) -> Option<BmcDriver> {
+    owner.driver.or_else(|| rule_of(site, owner).map(|rule| rule.driver))
+}
+
+/// Returns the ladder of orders to the BMC of a machine, also of a BMC without an address.
+pub(crate) fn ladder_of(site: &Site, owner: &BmcOwner) -> PowerLadder {
+    rule_of(site, owner).map(|rule| rule.ladder).unwrap_or_default()
+}
+
 /// Finds the BMC of a machine. Driver and address of its record precede those of the first rule
 /// that matches the machine.
-pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcError> {
+pub(crate) fn resolve(
+    site: &Site,
+    owner: &BmcOwner,
+    now: Timestamp,
+) -> Result<ResolvedBmc, BmcError> {
     let machine = title(&owner.name, owner.node);
-    let rule = site.power.rules.iter().find(|rule| owner.matches(rule));
+    let rule = rule_of(site, owner);
     let Some(driver) = owner.driver.or(rule.map(|rule| rule.driver)) else {
         return Err(BmcError::Unknown { machine });
     };
@@ -172,15 +224,23 @@ pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcE
     }
     let pattern = rule.and_then(|rule| rule.address.as_ref());
     let is_network = matches!(driver, BmcDriver::Redfish | BmcDriver::Ipmi);
-    let address = match owner.leased {
-        Some((mac, None)) if is_network => return Err(BmcError::NoLease { machine, mac }),
-        // Whoever has the address by its own word could offer a suite without authentication.
-        Some(_) if driver == BmcDriver::Ipmi && rule.is_none_or(|it| it.cipher_suite.is_none()) => {
-            return Err(BmcError::NoCipherSuite { machine });
-        }
-        Some((_, address)) => address.map(|address| address.to_string()),
+    let address = match &owner.leased {
+        // Its packet goes to every segment.
+        Some(_) if driver == BmcDriver::Wol => None,
+        Some(bmc) => Some(bmc.address(&site.segments, &machine, now)?.to_string()),
         None => owner.address.clone().or_else(|| pattern.map(|text| fill(text, owner))),
     };
+    if owner.leased.is_some() && driver == BmcDriver::Ipmi {
+        // Whoever has the address by its own word could offer a suite without authentication, and
+        // whoever is between could change the messages of a suite without integrity.
+        match rule.and_then(|rule| rule.cipher_suite) {
+            None => return Err(BmcError::NoCipherSuite { machine }),
+            Some(suite) if SUITES_WITHOUT_INTEGRITY.contains(&suite) => {
+                return Err(BmcError::WeakCipherSuite { machine, suite });
+            }
+            Some(_) => {}
+        }
+    }
     let address = match address {
         Some(address) => address,
         None if is_network => return Err(BmcError::NoAddress { machine, driver }),
@@ -189,13 +249,13 @@ pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcE
     if is_network && parse_address(server_of(&address)).is_none() {
         return Err(BmcError::InvalidAddress { machine, address });
     }
-    let key = match (NetworkKey::parse(driver, &address), owner.leased) {
+    let key = match (NetworkKey::parse(driver, &address), &owner.leased) {
         // Its address changes, and the account that it may lock does not.
-        (Some(_), Some((mac, _))) => mac.to_string(),
+        (_, Some(bmc)) => bmc.mac.to_string(),
         // Systems and protocols of one BMC share its processor, and the account that it may lock.
         (Some(key), None) => key.server(),
         // A program may switch several machines at one address.
-        (None, _) => format!("{driver} {address} {}", owner.mac),
+        (None, None) => format!("{driver} {address} {}", owner.mac),
     };
     Ok(ResolvedBmc {
         key,
@@ -211,6 +271,11 @@ pub(crate) fn resolve(site: &Site, owner: &BmcOwner) -> Result<ResolvedBmc, BmcE
 fn server_of(address: &str) -> &str {
     let rest = address.strip_prefix("https://").unwrap_or(address);
     rest.split('/').next().unwrap_or(rest)
+}
+
+/// Returns the host of an address, in one spelling.
+pub(crate) fn host_of(address: &str) -> Option<String> {
+    Some(one_spelling(parse_address(server_of(address))?.host))
 }
 
 /// Replaces the placeholders of an address.
@@ -279,21 +344,19 @@ pub(crate) fn shared_with(model: &Model, site: &Site, bmc: &ResolvedBmc) -> Opti
     let is_shared = |machine: &&ExpectedMachine| {
         let Some(address) = recorded_address(model, machine) else { return false };
         // Few machines have the host. The driver of one may be that of a rule.
-        let server = parse_address(server_of(&address));
-        let has_host = server.is_some_and(|server| one_spelling(server.host) == key.host);
+        let has_host = host_of(&address).is_some_and(|host| host == key.host);
         if !has_host || is_own(machine.mac) {
             return false;
         }
-        let of_rule =
-            || resolve(site, &BmcOwner::of_machine(model, machine)).ok().map(|it| it.driver);
-        let driver = machine.bmc_driver.or_else(of_rule).unwrap_or(bmc.driver);
+        let driver = driver_of(site, &BmcOwner::of_machine(model, machine));
+        let driver = driver.unwrap_or(bmc.driver);
         NetworkKey::parse(driver, &address).is_some_and(|other| key.is_shared(&other))
     };
     model.expected_machines().find(is_shared).map(ExpectedMachine::title)
 }
 
 fn broadcast_domains(site: &Site) -> Vec<BroadcastDomain> {
-    let domain = |segment: &meshd_config::Segment| match &segment.link {
+    let domain = |segment: &Segment| match &segment.link {
         Link::Interface(name) => {
             Some(BroadcastDomain { interface: Some(name.clone()), broadcast: Ipv4Addr::BROADCAST })
         }
@@ -308,6 +371,18 @@ fn broadcast_domains(site: &Site) -> Vec<BroadcastDomain> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leased_bmc_has_an_address_by_current_leases_in_one_network_only() {
+        let [one, other] = [Ipv4Addr::new(10, 77, 0, 20), Ipv4Addr::new(10, 78, 0, 20)];
+        let at = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+        let bmc = LeasedBmc { mac: MacAddr([2; 6]), leases: vec![(one, at(50)), (other, at(60))] };
+        let error = bmc.address(&[], "gpu001", at(10)).unwrap_err().to_string();
+        assert!(error.contains("10.77.0.20") && error.contains("10.78.0.20"), "{error}");
+        assert_eq!(bmc.address(&[], "gpu001", at(55)), Ok(other));
+        let error = bmc.address(&[], "gpu001", at(60)).unwrap_err();
+        assert!(matches!(error, BmcError::NoLease { .. }), "{error}");
+    }
 
     #[test]
     fn one_bmc_has_one_key_in_every_spelling() {

@@ -125,7 +125,8 @@ impl NodeOps {
 
     /// Returns the BMC of a machine, if its console is recorded.
     fn recorded_bmc(&self, owner: &BmcOwner) -> Option<ResolvedBmc> {
-        let bmc = resolve(&self.env.site(), owner).ok().filter(ResolvedBmc::records_console)?;
+        let bmc = resolve(&self.env.site(), owner, self.env.now()).ok();
+        let bmc = bmc.filter(ResolvedBmc::records_console)?;
         self.other_machine_of(&bmc).is_none().then_some(bmc)
     }
 }

@@ -5,7 +5,10 @@ use super::{BATCH, settle::retract_end};
 use crate::{
     environment::{
         alarms::log_failure,
-        bmcs::{BmcError, BmcOwner, InFlight, RequestPermit, ResolvedBmc, resolve, shared_with},
+        bmcs::{
+            BmcError, BmcOwner, InFlight, RequestPermit, ResolvedBmc, ladder_of, resolve,
+            shared_with,
+        },
     },
     links::announce_end,
     nodes::{NodeOps, OperateError, lifecycle::existing_node, naming::search_key},
@@ -14,8 +17,8 @@ use crate::{
 use meshd_model::{
     fleet::{Event, EventKind, ExpectedMachine, Fingerprint, Node, find_nodes},
     operations::{
-        BmcResult, NodeOperation, NodeOperationState, NodeOrder, NodeOutcome, Operation,
-        PowerProgress, PowerStep, Sighting,
+        BmcFailure, BmcResult, NodeOperation, NodeOperationState, NodeOrder, NodeOutcome,
+        Operation, PowerProgress, PowerStep, Sighting,
     },
 };
 use meshd_store::{Model, StoreError, Tx};
@@ -99,7 +102,7 @@ impl NodeOps {
             let owner =
                 node.or_else(|| machine().map(|machine| BmcOwner::of_machine(model, machine)));
             let owner = owner.ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
-            Ok(resolve(&site, &owner)?)
+            Ok(resolve(&site, &owner, self.env.now())?)
         })
     }
 
@@ -176,7 +179,7 @@ impl NodeOps {
 
     /// Returns the ladder of an order to the BMC of a machine.
     fn ladder_of(&self, owner: &BmcOwner) -> PowerLadder {
-        resolve(&self.env.site(), owner).map(|bmc| bmc.ladder()).unwrap_or_default()
+        ladder_of(&self.env.site(), owner)
     }
 
     /// Takes the next step of each order to a BMC.
@@ -237,6 +240,14 @@ impl NodeOps {
         }
         let bmc = match self.bmc_of_machine(record.node, advance.after.machine) {
             Ok(bmc) => bmc,
+            // As a BMC that does not answer: it may renew its lease.
+            Err(OperateError::Bmc(
+                error @ (BmcError::NoLease { .. } | BmcError::SeveralLeases { .. }),
+            )) => {
+                advance.after.sent = Some(request);
+                advance.after.answer(Err(BmcFailure::Failed(error.to_string())), false, now);
+                return;
+            }
             // The site or the record has changed meanwhile.
             Err(error) => {
                 advance.outcome = Some(NodeOutcome::Failed(error.to_string()));

@@ -1,6 +1,6 @@
 //! BMCs that get their addresses from meshd by DHCP, with a real client and a real BMC on the wire.
 
-use super::{Bench, IpmiSim, state};
+use super::{Bench, IpmiSim, state, world_with};
 use crate::world::{World, eventually, program::Program, stderr, write_program};
 use meshd_lab::Namespace;
 use meshd_types::MacAddr;
@@ -76,7 +76,7 @@ fn leased_bmc_is_paired_by_an_operator_and_followed_to_its_next_address() {
 
     // A stranger with the class of a BMC is listed, and no order reaches it.
     let stranger = world.host(MacAddr([0x52, 0x54, 0, 0, 0, 0xb2]));
-    let _stranger = lease(&world, &stranger, "CPQRIB3");
+    let (_stranger, stranger) = lease(&world, &stranger, "CPQRIB3");
     assert!(finding(&world).is_some_and(|found| found.contains("2 BMCs")), "{:?}", finding(&world));
     let list = "mac,name\n52:54:00:00:00:01,gpu001\n";
     fs::write(world.path("machines.csv"), list).unwrap();
@@ -100,7 +100,12 @@ fn leased_bmc_is_paired_by_an_operator_and_followed_to_its_next_address() {
     let error = state(&world, "gpu001")["error"].to_string();
     assert!(error.contains("names no cipher suite"), "{error}");
     assert!(bench.read("requests").is_empty(), "nothing was sent");
-    world.edit_site("driver = \"ipmi\"", "driver = \"ipmi\"\ncipher_suite = 3");
+    world.edit_site("driver = \"ipmi\"", "driver = \"ipmi\"\ncipher_suite = 1");
+    assert!(world.meshd(&["reload"]).status.success());
+    let error = state(&world, "gpu001")["error"].to_string();
+    assert!(error.contains("cipher suite 1 of its rule protects no message"), "{error}");
+    assert!(bench.read("requests").is_empty(), "nothing was sent");
+    world.edit_site("cipher_suite = 1", "cipher_suite = 3");
     assert!(world.meshd(&["reload"]).status.success());
     until_off(&world);
     assert_eq!(state(&world, "gpu001")["address"], address.as_str());
@@ -108,6 +113,13 @@ fn leased_bmc_is_paired_by_an_operator_and_followed_to_its_next_address() {
     let other =
         world.meshd(&["node", "add", "--mac", "52:54:00:00:00:02", "--bmc-mac", &BMC.to_string()]);
     assert!(stderr(&other).contains("is a MAC address of gpu001"), "{}", stderr(&other));
+    let other = world.meshd(&["node", "add", "--mac", &BMC.to_string()]);
+    assert!(stderr(&other).contains("is the BMC of gpu001"), "{}", stderr(&other));
+    // A BMC that has its machine by an address is paired, too.
+    let mac = "52:54:00:00:00:02";
+    let other = world.meshd(&["node", "add", "--mac", mac, "--bmc-address", &stranger]);
+    assert!(other.status.success(), "{}", stderr(&other));
+    assert_eq!(finding(&world), None);
 
     // After a restart of meshd, the BMC gets another address.
     drop((sim, client));
@@ -124,4 +136,14 @@ fn leased_bmc_is_paired_by_an_operator_and_followed_to_its_next_address() {
     let all = leases.as_array().unwrap();
     let own = all.iter().find(|lease| lease["address"] == "10.77.0.20").unwrap();
     assert_eq!(own["bmc"], "BMC of gpu001");
+}
+
+#[test]
+fn program_gets_no_password_for_a_bmc_without_a_lease() {
+    let (world, bench) = world_with("command", "approve");
+    let (code, text) = add(&world, &BMC.to_string());
+    assert_eq!(code, Some(0), "{text}");
+    let error = state(&world, "gpu001")["error"].to_string();
+    assert!(error.contains("has no current lease of meshd"), "{error}");
+    assert!(bench.read("requests").is_empty(), "the program ran without an address");
 }

@@ -34,7 +34,7 @@ fn refused_password_is_sent_once_over_restarts_until_its_file_changes() {
 }
 
 #[test]
-fn process_that_ends_during_each_try_sends_a_password_twice() {
+fn login_is_held_after_two_processes_end_during_its_tries() {
     let (mut world, bench) = world_with("command", "approve");
     let _machine = seen_machine(&world, 1, "gpu001");
     for _ in 0..2 {
@@ -50,6 +50,24 @@ fn process_that_ends_during_each_try_sends_a_password_twice() {
     assert!(bench.read("requests").is_empty());
     bench.write_password("other", 0o600);
     assert_eq!(state(&world, "gpu001")["state"], "off", "another password is not held");
+}
+
+#[test]
+fn password_that_a_bmc_accepts_no_longer_is_sent_once() {
+    let (mut world, bench) = world_with("command", "approve");
+    let _machine = seen_machine(&world, 1, "gpu001");
+    assert_eq!(state(&world, "gpu001")["state"], "off");
+    let before = bench.read("requests").lines().count();
+    bench.write("answer-status", "exit 3\n");
+    assert!(!error_of(&world).is_empty());
+    let held = "refused this user and password a moment ago";
+    let error = error_of(&world);
+    assert!(error.contains(held), "{error}");
+    world.kill();
+    world.start();
+    let error = error_of(&world);
+    assert!(error.contains(held), "{error}");
+    assert_eq!(bench.read("requests").lines().count(), before + 1);
 }
 
 fn write_secret(world: &World, text: &str, mode: u32) {
