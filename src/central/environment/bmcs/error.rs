@@ -37,7 +37,7 @@ meshd_types::hints!(BmcError {
     BmcError::NoAddress { .. } => "import the machine with bmc_address, or write address into its [[power.bmc]]";
     BmcError::NoLease { .. } => "set the BMC to DHCP, and connect it to a segment with mode = \"authoritative\"; or import the machine with bmc_address";
     BmcError::SeveralLeases { .. } => "find out which address is that of the BMC: the other one is that of a stranger, or of its former network until that lease ends; or import the machine with bmc_address";
-    BmcError::WeakCipherSuite { .. } => "write cipher_suite = 17 or 3 into the rule: then nobody between meshd and the BMC can send orders in its session";
+    BmcError::WeakCipherSuite { .. } => "write cipher_suite = 17 or 3 into the rule: then messages of a session cannot be forged";
     BmcError::NoCipherSuite { .. } => "write cipher_suite = 17 or 3 into the rule: then a stranger at the address cannot pass for the BMC without its password";
     BmcError::InvalidAddress { .. } => "write a host name or an address, with a port if it is not the default";
     BmcError::NoRule { driver, .. } => "write a [[power.bmc]] with driver = \"{driver}\" for the machine";
