@@ -354,17 +354,25 @@ pub struct VolumeView {
     /// Containers that use the volume as image or mount it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerName>,
+    /// True for the image of a container. Containers mount other squashfs volumes.
+    #[serde(default)]
+    pub container_image: bool,
 }
 
 impl VolumeView {
     /// Creates the view of a volume and of those that use it.
     pub fn new(info: VolumeInfo, vms: Vec<VmName>, containers: Vec<ContainerName>) -> Self {
-        let VolumeInfo { name, digest, kind, size, virtual_size, added_at, .. } = info;
-        VolumeView { name, digest, kind, size, virtual_size, added_at, vms, containers }
-    }
-
-    /// Returns true for the image of a container.
-    pub fn is_container_image(&self) -> bool {
-        self.kind == VolumeKind::Squashfs
+        let VolumeInfo { name, digest, kind, size, virtual_size, added_at, container } = info;
+        VolumeView {
+            name,
+            digest,
+            kind,
+            size,
+            virtual_size,
+            added_at,
+            vms,
+            containers,
+            container_image: container.is_some(),
+        }
     }
 }

@@ -86,6 +86,7 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
         ("/v1/volumes", _) => {
             let mut image = volume("nginx", &"3".repeat(64), &[]);
             (image["kind"], image["containers"]) = (json!("squashfs"), json!(["web"]));
+            image["container_image"] = json!(true);
             json!([volume("free", DIGEST, &[]), volume("used", OTHER, &["vm-1"]), image])
         }
         ("/v1/overlays", _) => json!([overlay]),

@@ -63,7 +63,7 @@ async fn form(
 ) -> Answer {
     let volumes =
         client.get(api::LIST_VOLUMES.path([])).await.map_err(|error| client.failed(&error))?;
-    let images: Vec<_> = volumes.iter().filter(|volume| volume.is_container_image()).collect();
+    let images: Vec<_> = volumes.iter().filter(|volume| volume.container_image).collect();
     let input = |name, label, example| text_input(fields, name, label, example);
     let inputs = html! {
         label for="name" { "Name" }

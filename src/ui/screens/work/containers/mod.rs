@@ -151,7 +151,7 @@ pub(crate) async fn page(
 }
 
 fn filters(query: &Fields, volumes: &[VolumeView]) -> Markup {
-    let images = volumes.iter().filter(|volume| volume.is_container_image());
+    let images = volumes.iter().filter(|volume| volume.container_image);
     let mut images: BTreeSet<String> = images.map(|volume| volume.name.to_string()).collect();
     // The digest of a link, or an image that was removed.
     images.extend(Some(query.text("image").to_owned()).filter(|image| !image.is_empty()));
