@@ -201,7 +201,10 @@ impl ReplicaView {
             Some(ReplicaState::Fetching { percent }) => Some(format!("{percent} % fetched")),
             _ => None,
         };
-        let hold = (phase == ReplicaPhase::Unconfirmed).then(|| UNCONFIRMED.to_owned());
+        let hold = (phase == ReplicaPhase::Unconfirmed).then(|| match &replica.obstacle {
+            Some(why) => format!("{why}; {UNCONFIRMED}"),
+            None => UNCONFIRMED.to_owned(),
+        });
         let detail = hold.or_else(|| replica.leaving.clone()).or(fault);
         let detail = detail.or_else(|| replica.obstacle.clone());
         ReplicaView {

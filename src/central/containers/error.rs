@@ -46,10 +46,18 @@ meshd_types::hints!(ContainerError {
     ContainerError::Unsound { fault, .. } => "{}", fault.hint;
     ContainerError::NoImage { .. } => "import one: meshd image import NAME --container oci:DIR";
     ContainerError::NoFiles { .. } => "add a squashfs: mksquashfs DIR FILE, then meshd volume add FILE";
-    ContainerError::Elsewhere { replica, .. } => "end that copy first: meshd container delete {replica}";
+    ContainerError::Elsewhere { replica, node, .. } => "{}", end_of_copy(replica, *node);
     ContainerError::NoPlacement(why) => "{}", why.remedy();
     ContainerError::Releasing(_) => "retry after it disappears from `meshd container list`";
     @source ContainerError::Replicas { source, .. } => source;
     @source ContainerError::Volume(source) => source;
     @source ContainerError::Store(source) => source;
 });
+
+/// Says how to end a copy of a replica, also on a node that does not answer.
+pub(super) fn end_of_copy(replica: &ReplicaId, node: NodeId) -> String {
+    format!(
+        "end that copy first: meshd container delete {replica}; if the node does not answer: \
+         meshd node fence {node}; if it is gone: meshd node remove {node}"
+    )
+}

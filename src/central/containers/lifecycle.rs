@@ -4,7 +4,10 @@
 //! each node follows from the record ([`Container::entries_for`]): it is sent at each change and at
 //! each welcome, and again while a node has not followed it.
 
-use super::{Containers, MAX_SITE_CONTAINERS, error::ContainerError};
+use super::{
+    Containers, MAX_SITE_CONTAINERS,
+    error::{ContainerError, end_of_copy},
+};
 use crate::{links::SpecPart, vms::may_run};
 use meshd_api::RunContainer;
 use meshd_builder::{ContainerImage, VolumeError, VolumeInfo, VolumeKind};
@@ -21,7 +24,7 @@ use meshd_proto::{
 };
 use meshd_store::{Model, Tx};
 use meshd_types::{ContainerName, Digest, NodeId, Timestamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Limits of a container that names none.
 const CPU_MILLIS: u32 = 1000;
@@ -141,18 +144,34 @@ impl Containers {
         })
     }
 
-    /// Starts all replicas of a container that do not run.
+    /// Starts all replicas of a container that do not run. Those of a backup that another node
+    /// reports go on waiting, each with the reason: there are never two copies.
     pub async fn start(
         &self,
         name: &str,
         audit: &AuditContext,
     ) -> Result<Container, ContainerError> {
         let start = |container: &mut Container| {
-            self.check_not_elsewhere(container)?;
-            container.start();
+            let elsewhere = self.elsewhere(container);
+            if elsewhere.len() == container.replicas.len()
+                && let Some((index, node)) = elsewhere.first_key_value()
+            {
+                let (name, replica) = (container.name.clone(), container.replica_id(*index));
+                return Err(ContainerError::Elsewhere { name, replica, node: *node });
+            }
+            let why = |(index, node): (&usize, &NodeId)| {
+                let replica = container.replica_id(*index);
+                (
+                    *index,
+                    format!("not started: node {node} ran it; {}", end_of_copy(&replica, *node)),
+                )
+            };
+            let waiting = elsewhere.iter().map(why).collect();
+            container.start_except(&waiting);
             Ok(())
         };
         let container = self.order(name, "start ordered", audit, start).await?;
+        self.release_strangers();
         self.place_waiting_replicas().await;
         Ok(container)
     }
@@ -170,19 +189,18 @@ impl Containers {
         self.order(name, "stop ordered", audit, stop).await
     }
 
-    /// Refuses to start a replica from a backup that another node reports: there are never two
-    /// copies.
-    fn check_not_elsewhere(&self, container: &Container) -> Result<(), ContainerError> {
+    /// Returns the replicas from a backup that another node reports, also while it must remove
+    /// them, with that node.
+    fn elsewhere(&self, container: &Container) -> BTreeMap<usize, NodeId> {
         let unconfirmed = container.replicas.iter().enumerate().filter(|(_, it)| it.unconfirmed);
-        for (index, replica) in unconfirmed {
+        let elsewhere = unconfirmed.filter_map(|(index, replica)| {
             let replica_id = container.replica_id(index);
-            let nodes = self.reported.orphan_replicas.find(&replica_id);
-            if let Some(node) = nodes.into_iter().find(|node| replica.node() != Some(*node)) {
-                let name = container.name.clone();
-                return Err(ContainerError::Elsewhere { name, replica: replica_id, node });
-            }
-        }
-        Ok(())
+            let orphans = self.reported.orphan_replicas.find(&replica_id);
+            let removals = self.reported.replica_removals.find(&replica_id);
+            let mut nodes = orphans.into_iter().chain(removals);
+            Some((index, nodes.find(|node| replica.node() != Some(*node))?))
+        });
+        elsewhere.collect()
     }
 
     async fn order(

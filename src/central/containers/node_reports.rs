@@ -53,7 +53,7 @@ impl Containers {
         }
         let stored = self.env.store.commit(|tx| {
             let mut is_reordered = false;
-            let mut confirmed = BTreeSet::new();
+            let mut is_confirmed = false;
             for (name, index) in placed_on(tx.before(), node) {
                 let Ok(before) = existing(tx, &name) else { continue };
                 let mut container = before.clone();
@@ -62,22 +62,21 @@ impl Containers {
                 if let Some(detail) = change.map(describe) {
                     tx.event(replica_event(&id, Some(node), Actor::Node, &detail, now));
                 }
-                if before.is_unconfirmed(index) && !container.is_unconfirmed(index) {
-                    confirmed.insert(id);
-                }
+                is_confirmed |= before.is_unconfirmed(index) && !container.is_unconfirmed(index);
                 if container != before {
                     is_reordered |= !before.entries_for(node).eq(container.entries_for(node));
                     tx.put_container(container);
                 }
             }
-            Ok::<_, StoreError>((is_reordered, confirmed))
+            Ok::<_, StoreError>((is_reordered, is_confirmed))
         });
-        let (is_reordered, confirmed) = stored.await?;
+        let (is_reordered, is_confirmed) = stored.await?;
         if is_reordered {
             self.links.notify_node(node, SpecPart::Containers);
         }
-        // No other node may keep a copy of what is on record here.
-        self.release_orphans(|id| confirmed.contains(id));
+        if is_confirmed {
+            self.release_strangers();
+        }
         Ok(())
     }
 
@@ -89,13 +88,8 @@ impl Containers {
         let ordered = self.reported.replica_removals.of(node);
         let (mut removals, orphans): (BTreeSet<ReplicaId>, BTreeSet<ReplicaId>) =
             self.env.store.read(|model| {
-                let is_elsewhere = |id: &ReplicaId| node_of(model, id) != Some(node);
-                let strangers = ids.filter(is_elsewhere);
-                strangers.partition(|id| {
-                    let index = usize::from(id.index);
-                    let container = model.container(&id.container);
-                    container.is_some_and(|container| !container.is_unconfirmed(index))
-                })
+                let strangers = ids.filter(|id| node_of(model, id) != Some(node));
+                strangers.partition(|id| must_leave(model, node, id))
             });
         // An operator ordered the removal of these.
         removals.extend(orphans.intersection(&ordered).cloned());
@@ -104,6 +98,10 @@ impl Containers {
         }
         let names = orphans.iter().map(ReplicaId::to_string).collect::<Vec<_>>().join(" ");
         let new = self.reported.orphan_replicas.set(node, orphans);
+        if !names.is_empty() {
+            // A confirmation or a start since the sorting did not find these.
+            self.release_strangers();
+        }
         // A node that invents replicas must not evict events of others.
         if !new.is_empty() && self.env.allows(&format!("strange containers of {node}")) {
             let detail = format!(
@@ -146,6 +144,21 @@ impl Containers {
         Ok(())
     }
 
+    /// Ends the copies of replicas that are on record elsewhere, or that their container does not
+    /// have, as far as the record is confirmed.
+    pub(super) fn release_strangers(&self) {
+        let mut found = self.reported.orphan_replicas.matching(|_| true);
+        self.env.store.read(|model| {
+            for (node, replicas) in &mut found {
+                replicas.retain(|id| must_leave(model, *node, id));
+            }
+        });
+        for (node, replicas) in found.iter().filter(|(_, replicas)| !replicas.is_empty()) {
+            self.reported.replica_removals.extend(*node, replicas);
+            self.links.notify_node(*node, SpecPart::Containers);
+        }
+    }
+
     /// Ends replicas that are not on record at their nodes; true if a node has one.
     pub(super) fn release_orphans(&self, is_wanted: impl Fn(&ReplicaId) -> bool) -> bool {
         let found = self.reported.orphan_replicas.matching(is_wanted);
@@ -160,6 +173,14 @@ impl Containers {
 /// Returns the node of a replica on record.
 fn node_of(model: &Model, id: &ReplicaId) -> Option<NodeId> {
     model.container(&id.container)?.replicas.get(usize::from(id.index))?.node()
+}
+
+/// Returns true if a node must remove a replica that it reports: its container is on record and
+/// confirmed, and has it elsewhere or not at all.
+fn must_leave(model: &Model, node: NodeId, id: &ReplicaId) -> bool {
+    let container = model.container(&id.container);
+    container.is_some_and(|container| !container.is_unconfirmed(usize::from(id.index)))
+        && node_of(model, id) != Some(node)
 }
 
 fn placed_on(model: &Model, node: NodeId) -> Vec<(ContainerName, usize)> {

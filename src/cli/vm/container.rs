@@ -192,6 +192,10 @@ impl ContainerCommand {
                     let order = api::START_CONTAINER.path([&container]);
                     let container = client.post(order, &()).await?;
                     message!("{}: start is ordered", container.name);
+                    let is_left = |it: &&ReplicaView| it.phase == ReplicaPhase::Unconfirmed;
+                    for replica in container.replicas.iter().filter(is_left) {
+                        message!("{}", describe(replica));
+                    }
                     wait.wait(&client, &container).await.map(drop)
                 }
                 ContainerCommand::Stop { container } => {

@@ -326,10 +326,55 @@ fn restored_container_runs_by_order_of_an_operator_under_a_number_of_its_own() {
         let runs = matches!(order, Some(ContainerDesiredState::Run(spec)) if spec.run == 10_001);
         assert!(runs && !container.is_unconfirmed(index), "{container:?}");
     }
-    let mut stopped = self::container(1);
-    stopped.stop();
-    stopped.mark_unconfirmed();
-    assert!(!stopped.replicas[0].unconfirmed, "nothing was to run");
+}
+
+#[test]
+fn stopped_replica_of_a_backup_starts_under_a_number_of_its_own() {
+    let mut container = container(1);
+    container.assign(0, placement(1));
+    container.stop();
+    container.mark_unconfirmed();
+    assert!(container.is_unconfirmed(0), "it may have been started after the backup");
+    assert_eq!(order_of(&container, 1), Some(ContainerDesiredState::Stopped));
+    assert_eq!(container.phase_of(&container.replicas[0], true), ReplicaPhase::Stopped);
+    container.start();
+    assert_eq!((container.replicas[0].run, container.is_unconfirmed(0)), (10_001, false));
+}
+
+#[test]
+fn start_catches_up_with_the_number_of_the_node() {
+    let mut container = container(1);
+    container.assign(0, placement(1));
+    let later = |run| ReplicaReport {
+        replica: "web.0".parse().expect("an ID"),
+        run,
+        restarts: 0,
+        state: ReplicaState::Running { healthy: None },
+    };
+    container.mark_unconfirmed();
+    container.start();
+    container.apply_report(&later(10_004), now());
+    assert_eq!(container.phase_of(&container.replicas[0], true), ReplicaPhase::Ordered);
+    container.start();
+    assert_eq!(container.replicas[0].run, 10_005, "a second restore of the same backup");
+    container.apply_report(&later(u32::MAX), now());
+    container.start();
+    assert_eq!(container.replicas[0].run, 20_006, "a node does not use up the numbers");
+    container.apply_report(&later(20_006), now());
+    container.start();
+    assert_eq!(container.replicas[0].run, 20_006, "one that runs goes on");
+}
+
+#[test]
+fn replica_that_runs_elsewhere_does_not_stop_the_others_from_starting() {
+    let mut container = container(2);
+    container.assign(0, placement(1));
+    container.assign(1, placement(2));
+    container.mark_unconfirmed();
+    container.start_except(&BTreeMap::from([(0, "elsewhere".to_owned())]));
+    assert_eq!((order_of(&container, 1), container.is_unconfirmed(0)), (None, true));
+    assert_eq!(container.replicas[0].obstacle.as_deref(), Some("elsewhere"));
+    assert!(matches!(order_of(&container, 2), Some(ContainerDesiredState::Run(_))));
 }
 
 /// What may happen to a container.

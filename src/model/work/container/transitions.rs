@@ -7,6 +7,7 @@ use meshd_proto::container::{
     ReplicaSpec, ReplicaState,
 };
 use meshd_types::{BootSessionId, NodeId, Timestamp, failpoint};
+use std::collections::BTreeMap;
 
 /// Maximum length of the reason of a node in a record, in characters.
 const MAX_REASON: usize = 300;
@@ -38,10 +39,11 @@ impl Container {
     /// Marks a record from a backup as unconfirmed. Only the node or an operator knows whether a
     /// replica runs there, elsewhere or not at all.
     pub fn mark_unconfirmed(&mut self) {
-        if self.desired_state != ContainerGoal::Run {
+        if self.desired_state == ContainerGoal::Release {
             return;
         }
         for replica in &mut self.replicas {
+            // Also one that is stopped in the backup: it may have been started since.
             replica.unconfirmed = true;
             // A program that ended is still not run again.
             replica.last_report.take_if(|status| !status.state.has_ended());
@@ -63,16 +65,30 @@ impl Container {
     /// Orders all replicas to run. One that does not run starts again; refusals are forgotten.
     /// Unconfirmed replicas run nowhere: an operator says so.
     pub fn start(&mut self) {
+        self.start_except(&BTreeMap::new());
+    }
+
+    /// As [`Container::start`], except for unconfirmed replicas that may run elsewhere, with
+    /// reasons. These go on waiting.
+    pub fn start_except(&mut self, elsewhere: &BTreeMap<usize, String>) {
         let was_stopped = self.desired_state != ContainerGoal::Run;
         self.desired_state = ContainerGoal::Run;
-        for replica in &mut self.replicas {
+        for (index, replica) in self.replicas.iter_mut().enumerate() {
+            if let Some(why) = elsewhere.get(&index).filter(|_| replica.unconfirmed) {
+                replica.obstacle = Some(why.clone());
+                continue;
+            }
             replica.refused.clear();
             replica.obstacle = None;
             replica.is_held = false;
+            let is_ordered_again = was_stopped || replica.has_ended();
+            let reported = replica.last_report.as_ref().map_or(0, |status| status.run);
+            let is_behind = reported > replica.run;
+            replica.catch_up(reported);
             if std::mem::take(&mut replica.unconfirmed) {
                 // Its node ignores numbers below the last one that it executed.
                 replica.run = replica.run.saturating_add(MAX_UNKNOWN_STARTS);
-            } else if was_stopped || replica.has_ended() {
+            } else if is_ordered_again || is_behind {
                 replica.run = replica.run.saturating_add(1);
             }
         }
@@ -244,10 +260,16 @@ impl Replica {
     /// know, and ignores orders with a lower number.
     fn confirm(&mut self, run: u32) {
         if std::mem::take(&mut self.unconfirmed) {
-            let bound = self.run.saturating_add(MAX_UNKNOWN_STARTS);
-            let is_bounded = failpoint::defends("replica-number");
-            self.run = self.run.max(if is_bounded { run.min(bound) } else { run });
+            self.obstacle = None;
+            self.catch_up(run);
         }
+    }
+
+    /// Raises the number of the start to the last one that the node executed.
+    fn catch_up(&mut self, run: u32) {
+        let bound = self.run.saturating_add(MAX_UNKNOWN_STARTS);
+        let is_bounded = failpoint::defends("replica-number");
+        self.run = self.run.max(if is_bounded { run.min(bound) } else { run });
     }
 
     /// Withdraws a replica from a node that could not run its first start there. Another node may.
