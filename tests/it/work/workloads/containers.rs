@@ -417,6 +417,14 @@ async fn restored_replica_is_confirmed_by_its_node_under_the_number_there() {
     let [(_, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(spec.run, 5);
     assert_eq!(entries(&second).await, [("web.0".to_owned(), ContainerDesiredState::Gone)]);
+
+    // The copy is not removed yet when another backup is restored, in which the container is off.
+    report(&second, &[("web.0", RUNS)]).await;
+    rig.central.containers.stop("web", &ordered(Verb::ContainerStop)).await.unwrap();
+    restore(&rig).await;
+    let start = ordered(Verb::ContainerStart);
+    let refused = rig.central.containers.start("web", &start).await.expect_err("a copy is there");
+    assert!(code(&refused).contains("meshd node fence"), "{refused}");
 }
 
 #[tokio::test]
