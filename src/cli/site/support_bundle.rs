@@ -15,8 +15,8 @@ use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
 
 /// Keys whose values are removed at any depth. API responses contain no secrets, but users may
 /// enter secrets in these values.
-const REDACTED_KEYS: [&str; 8] =
-    ["argv", "env", "key", "password", "secret", "token", "user_data", "vars"];
+const REDACTED_KEYS: [&str; 9] =
+    ["argv", "env", "key", "password", "secret", "set", "token", "user_data", "vars"];
 const REDACTED: &str = "[redacted]";
 /// Maximum number of bytes of one file.
 const MAX_FILE: usize = 64 << 20;
