@@ -152,7 +152,7 @@ impl Containers {
         audit: &AuditContext,
     ) -> Result<Container, ContainerError> {
         let start = |container: &mut Container| {
-            let elsewhere = self.elsewhere(container);
+            let elsewhere = self.nodes_with_other_copies(container);
             if elsewhere.len() == container.replicas.len()
                 && let Some((index, node)) = elsewhere.first_key_value()
             {
@@ -191,7 +191,7 @@ impl Containers {
 
     /// Returns the replicas from a backup that another node reports, also while it must remove
     /// them, with that node.
-    fn elsewhere(&self, container: &Container) -> BTreeMap<usize, NodeId> {
+    fn nodes_with_other_copies(&self, container: &Container) -> BTreeMap<usize, NodeId> {
         let unconfirmed = container.replicas.iter().enumerate().filter(|(_, it)| it.unconfirmed);
         let elsewhere = unconfirmed.filter_map(|(index, replica)| {
             let replica_id = container.replica_id(index);
