@@ -19,7 +19,7 @@ ATTEMPTS ?= 1000
 SEED ?=
 SECONDS := 60
 # Most integration tests wait for timers and other programs most of the time.
-TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 4 : n)))
+TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 5 ? 5 : n)))
 BASE ?= HEAD
 # The racks of demo-debian and test-debian have profiles that site.toml does not have.
 DEBIAN_RACK := --memory 2048 --set profiles.debian.image=debian-12 --set 'profiles.debian.overlays=["base", "agent", "ssh", "motd"]'
