@@ -29,7 +29,9 @@ pub struct LoginAttempt {
 /// Why a login is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoginHeld {
-    #[error("the BMC refused this user and password a moment ago; correct them first")]
+    #[error(
+        "the BMC refused this user and password a moment ago; meshd sends them again after ten minutes, others at once"
+    )]
     Refused,
     #[error(
         "meshd ended during two tries of this user and password; the next one is ten minutes later, because a third refusal may lock the account"

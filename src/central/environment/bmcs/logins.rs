@@ -13,7 +13,8 @@ use meshd_model::operations::{
 use meshd_store::StoreError;
 use meshd_trust::MarkKey;
 use meshd_types::{Digest, Secret, failpoint};
-use std::{collections::BTreeMap, sync::OnceLock, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::sync::OnceCell;
 
 /// Logins that BMCs have accepted or refused since the start.
 #[derive(Default)]
@@ -53,7 +54,7 @@ pub(super) struct LoginOfBmc {
 
 /// The key of the site's marks, read at the first use.
 #[derive(Default)]
-pub(super) struct LoginKey(OnceLock<MarkKey>);
+pub(super) struct LoginKey(OnceCell<MarkKey>);
 
 impl Bmcs {
     /// Stores the next try of a login. Returns `None` for a BMC without a login.
@@ -75,7 +76,7 @@ impl Bmcs {
         match state {
             Some(LoginState::Accepted) => return Ok(Some(login)),
             Some(LoginState::Held(held, _)) => {
-                return Err(BmcFailure::Credentials(held.to_string()));
+                return Err(held_failure(held));
             }
             None => {}
         }
@@ -92,7 +93,7 @@ impl Bmcs {
         });
         if let Err((held, rest)) = begun.await.map_err(|error| unstored(&error))? {
             self.logins.lock().insert(&login, LoginState::Held(held, monotonic + rest));
-            return Err(BmcFailure::Credentials(held.to_string()));
+            return Err(held_failure(held));
         }
         failpoint::point("login-begun");
         Ok(Some(login))
@@ -128,17 +129,28 @@ impl Bmcs {
         crate::environment::alarms::log_failure(ended.await, "cannot store the end of a login");
     }
 
-    async fn login_key(&self) -> Result<MarkKey, BmcFailure> {
-        if let Some(key) = self.login_key.0.get() {
-            return Ok(key.clone());
-        }
-        let folder = self.env.site().state_dir.clone();
-        let random = self.env.random();
-        let read = tokio::task::spawn_blocking(move || MarkKey::load_or_create(&folder, random));
+    /// Reads the key, or creates it. One call does it: others wait, because two that create the file
+    /// at once would have different keys.
+    async fn login_key(&self) -> Result<&MarkKey, BmcFailure> {
         let failed = |cause: String| BmcFailure::Failed(format!("the key of secrets: {cause}"));
-        let key = read.await.map_err(|error| failed(error.to_string()))?;
-        let key = key.map_err(|error| failed(error.to_string()))?;
-        Ok(self.login_key.0.get_or_init(|| key).clone())
+        let read = async || {
+            let folder = self.env.site().state_dir.clone();
+            let random = self.env.random();
+            let read =
+                tokio::task::spawn_blocking(move || MarkKey::load_or_create(&folder, random));
+            let key = read.await.map_err(|error| failed(error.to_string()))?;
+            key.map_err(|error| failed(error.to_string()))
+        };
+        self.login_key.0.get_or_try_init(read).await
+    }
+}
+
+/// A login that meshd did not see the end of says nothing of the order: its later questions may be
+/// answered.
+fn held_failure(held: LoginHeld) -> BmcFailure {
+    match held {
+        LoginHeld::Refused => BmcFailure::Credentials(held.to_string()),
+        LoginHeld::Unanswered => BmcFailure::Failed(held.to_string()),
     }
 }
 
