@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build debug test-programs image demo demo-debian check test test-attack test-theft test-crash test-debian test-floods test-package test-power test-rollout test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
+.PHONY: help setup agent build debug test-programs image demo demo-alpine check test test-attack test-theft test-crash test-debian test-floods test-package test-power test-rollout test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -21,7 +21,7 @@ SECONDS := 60
 # Most integration tests wait for timers and other programs most of the time.
 TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 5 ? 5 : n)))
 BASE ?= HEAD
-# The racks of demo-debian and test-debian have profiles that site.toml does not have.
+# The racks of demo and test-debian have profiles that site.toml does not have.
 DEBIAN_RACK := --memory 2048 --set profiles.debian.image=debian-12 --set 'profiles.debian.overlays=["base", "agent", "ssh", "motd"]'
 ONLY ?=
 # For record-compat: the folder with another version's meshd and mesh-agent, and the folder to write.
@@ -61,22 +61,22 @@ test-programs:
 image: build ## Builds the image alpine-lab into .lab/blobs, once
 	@target/release/meshd lab image
 
-demo: ## Boots one BIOS and one UEFI machine to online, then reprovisions one (KEEP=1 leaves the rack up)
-	@.ci/setup
-	@$(MAKE) --no-print-directory agent debug
-	@target/debug/meshd lab image
-	@$(AS_ROOT) target/debug/meshd lab demo $(if $(KEEP),--keep)
-
-demo-debian: ## The same, and the reprovisioned machine becomes a Debian node; its image takes some minutes, once
+demo: ## Boots one BIOS and one UEFI machine to online with Alpine; then one becomes a Debian node (KEEP=1 leaves the rack up)
 	@.ci/setup
 	@$(MAKE) --no-print-directory agent debug
 	@target/debug/meshd lab image $(DEBIAN_RACK)
 	@$(AS_ROOT) target/debug/meshd lab demo $(DEBIAN_RACK) --profile debian $(if $(KEEP),--keep)
 
+demo-alpine: ## The same without Debian, whose image takes some minutes, once: one machine gets another profile
+	@.ci/setup
+	@$(MAKE) --no-print-directory agent debug
+	@target/debug/meshd lab image
+	@$(AS_ROOT) target/debug/meshd lab demo $(if $(KEEP),--keep)
+
 check: ## The inner loop: formatting, clippy and unit tests of the crates that changed (BASE=HEAD)
 	@.ci/check $(BASE)
 
-test: lint unit e2e ## Passes every check and every test, end-to-end ones too
+test: lint unit e2e ## Passes all checks and tests but the long ones, end-to-end ones too
 	@echo "test: everything passed"
 
 test-crash: ## Kills meshd 500 times under load (KILLS=500, SEED=...) and looks for what it lost; 15 minutes
@@ -182,7 +182,7 @@ bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/p
 
 bench-boot: image ## Measures power-on to online: Alpine beside stock Alpine netboot, Debian beside LTSP
 	@.ci/setup bench-boot
-	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench boot
+	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --profile release --bench boot
 
 deb: ## Builds the Debian package target/deb/meshd_VERSION_amd64.deb
 	@.ci/setup deb

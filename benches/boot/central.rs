@@ -7,6 +7,10 @@ use std::{path::Path, time::Instant};
 
 /// The image of Debian nodes.
 const DEBIAN: &str = "debian-12";
+const DEBIAN_MPI: &str = "debian-12-hpc";
+/// The profiles of the two roles.
+const VM_HOST: &str = "vm-host";
+const MPI_NODE: &str = "mpi-node";
 
 /// What a node boots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +20,15 @@ pub enum System {
     DebianRam,
     /// The root is on the central node.
     DebianTethered,
+}
+
+/// How a node gets its new role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reboot {
+    /// By its firmware.
+    Cold,
+    /// By kexec.
+    Warm,
 }
 
 /// The programs and images of meshd's boots.
@@ -42,7 +55,7 @@ impl Central {
         options.blobs = Some(repository.join(".lab/blobs"));
         let central = Central { options };
         for system in [System::Alpine, System::DebianRam] {
-            Rack::prepare(&central.options(system), &mut |word| eprintln!("{word}"))?;
+            Rack::prepare(&central.roles(system), &mut |word| eprintln!("{word}"))?;
         }
         Ok(central)
     }
@@ -62,6 +75,42 @@ impl Central {
             .set("defaults.profile", "debian")
     }
 
+    /// Options of a rack whose node is a host of VMs, and may become a node of MPI tasks.
+    fn roles(&self, system: System) -> Options {
+        let (base, parts) = match system {
+            System::Alpine => {
+                let bundles =
+                    [(VM_HOST, "bundles", r#"["qemu"]"#), (MPI_NODE, "bundles", r#"["mpi"]"#)];
+                ("discovery", bundles.to_vec())
+            }
+            System::DebianRam | System::DebianTethered => {
+                ("debian", vec![(MPI_NODE, "image", DEBIAN_MPI)])
+            }
+        };
+        let common =
+            [VM_HOST, MPI_NODE].map(|role| [(role, "extends", base), (role, "warm", "allow")]);
+        let keys = common.into_iter().flatten().chain(parts);
+        let keys = keys.chain([(VM_HOST, "overlays", r#"["kvm-host"]"#)]);
+        let options = self.options(system).set("defaults.profile", VM_HOST);
+        keys.fold(options, |options, (role, key, value)| {
+            options.set(&format!("profiles.{role}.{key}"), value)
+        })
+    }
+
+    /// A node that is a host of VMs becomes a node of MPI tasks, and a host of VMs again. Returns
+    /// the seconds of each change, from the order to online with the new profile.
+    pub fn change_roles(&self, system: System, reboot: Reboot) -> anyhow::Result<[f64; 2]> {
+        let mut rack = Rack::up(&self.roles(system), &mut |_| {})?;
+        rack.power(1, Power::On)?;
+        let online = rack.wait_node(1, DEADLINE, "online", |node| node["phase"] == "online");
+        online.with_context(|| rack.log_ends(20))?;
+        let to_mpi = change_role(&rack, MPI_NODE, reboot)?;
+        let to_vms = change_role(&rack, VM_HOST, reboot)?;
+        eprintln!("meshd, {system:?}, {reboot:?}: {to_mpi:.1} s to MPI, {to_vms:.1} s to VMs");
+        rack.down()?;
+        Ok([to_mpi, to_vms])
+    }
+
     /// One boot.
     pub fn boot(&self, system: System) -> anyhow::Result<Boot> {
         let mut rack = Rack::up(&self.options(system), &mut |_| {})?;
@@ -78,6 +127,28 @@ impl Central {
         rack.down()?;
         Ok([took, used])
     }
+}
+
+/// Assigns a profile and reboots the node. Returns the seconds until it is online with it.
+fn change_role(rack: &Rack, profile: &str, reboot: Reboot) -> anyhow::Result<f64> {
+    let id = rack.id(1).to_string();
+    let former = rack.node(1)?.context("the node is known")?["boot"]["session"].clone();
+    let order: &[&str] = match reboot {
+        Reboot::Cold => &["node", "reboot", "--yes", &id],
+        Reboot::Warm => &["node", "reboot", "--warm", "--yes", &id],
+    };
+    rack.run_cli(&["node", "assign-profile", &id, profile])?;
+    let begun = Instant::now();
+    rack.run_cli(order)?;
+    let changed = rack.wait_node(1, DEADLINE, "online in another boot", |node| {
+        node["phase"] == "online" && node["boot"]["session"] != former
+    });
+    let took = begun.elapsed().as_secs_f64();
+    let node = changed.with_context(|| rack.log_ends(20))?;
+    // A warm boot has no stage before the script.
+    let is_warm = node["boot"]["stages"][0]["stage"] == "script";
+    anyhow::ensure!(is_warm == (reboot == Reboot::Warm), "not {reboot:?}: {node}");
+    Ok(took)
 }
 
 /// MiB that `/proc/meminfo` does not count as available. Files of a root in memory are among them.

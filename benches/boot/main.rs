@@ -11,7 +11,8 @@
 //! All boot the same VM on the same wire, in turns; the median counts. Peers have the kernel, the
 //! modules and the packages of our image beside them. A node of a peer is online when its last
 //! service has called; meshd's node is online when its agent has enrolled, its link is up and its
-//! checks have passed, by the central node's own record.
+//! checks have passed, by the central node's own record. A change of role is measured warm and cold,
+//! from the order of the reboot on.
 
 #[allow(dead_code, unused_imports, reason = "each bench uses its part of the frame")]
 #[path = "../frame/mod.rs"]
@@ -22,7 +23,7 @@ mod ltsp;
 mod stock;
 
 use anyhow::Context as _;
-use central::{Central, System};
+use central::{Central, Reboot, System};
 use frame::{Contender, Goal, Table};
 use meshd_lab::{Options, Power, Rack, Shape};
 use std::{
@@ -36,6 +37,8 @@ const DEADLINE: Duration = Duration::from_secs(8 * 60);
 const ALPINE_GOAL: f64 = 0.33;
 /// What a boot of Debian may take of the time of LTSP.
 const DEBIAN_GOAL: f64 = 0.5;
+/// What a warm change of role may take of the time of a cold one.
+const WARM_GOAL: f64 = 0.33;
 /// The same for all: Debian's root is in memory, too.
 const MEMORY_MIB: u32 = 2048;
 
@@ -83,6 +86,8 @@ fn main() -> anyhow::Result<()> {
     let [alpine, stock, ram, tethered, ltsp] = medians[..] else {
         panic!("one figure for each contender")
     };
+    let changes = [("Alpine", System::Alpine), ("Debian, ram", System::DebianRam)]
+        .map(|(work, system)| (work, role_changes(&central, system, rounds)));
     let mut table = Table::new();
     let rows = [
         ("Alpine", alpine, ("dnsmasq+nginx", stock), Goal::AtMost(ALPINE_GOAL)),
@@ -92,8 +97,29 @@ fn main() -> anyhow::Result<()> {
     for (work, ours, (name, peer), goal) in rows {
         compare(&mut table, work, ours, (name, peer), goal);
     }
+    for (work, [cold, warm]) in changes {
+        let (Some(cold), Some(warm)) = (cold, warm) else { continue };
+        for (change, cold, warm) in
+            [("VMs to MPI", cold[0], warm[0]), ("MPI to VMs", cold[1], warm[1])]
+        {
+            let work = format!("{work}: {change}, warm");
+            table.compare(&work, "s", warm, ("the same, cold", cold), Goal::AtMost(WARM_GOAL));
+        }
+    }
     table.finish("boot");
     Ok(())
+}
+
+/// Medians of the seconds of both changes of role, cold and warm.
+fn role_changes(central: &Central, system: System, rounds: usize) -> [Option<[f64; 2]>; 2] {
+    let contender = |name, reboot| Contender {
+        name,
+        program: None,
+        measure: Box::new(move || central.change_roles(system, reboot)),
+    };
+    let mut contenders =
+        [contender("a cold reboot", Reboot::Cold), contender("a warm reboot", Reboot::Warm)];
+    frame::medians(rounds, &mut contenders).try_into().expect("one for each contender")
 }
 
 /// Two rows: time and memory.
