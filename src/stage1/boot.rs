@@ -165,12 +165,23 @@ fn start_root(
         config.mode,
     )
     .map_err(BootError::Handover)?;
+    if root::has_selinux() {
+        label_overlay(&new_root)?;
+    }
     let process = tether.map(|tether| tether.process);
     let root = RootReport { mode: config.mode, size: config.root.size, process };
     write_root_report(&root).map_err(BootError::Report)?;
     console::message(format_args!("overlay: {members} members, {checked} files checked"));
     console::message(format_args!("ok {} {}", config.node, config.session));
     Ok(root::switch_root(&new_root, std::env::args_os().skip(1))?)
+}
+
+fn label_overlay(new_root: &Path) -> Result<(), BootError> {
+    let labelled = root::label(new_root, &root::layers(), |error| console::message(error))?;
+    if let Some(count) = labelled {
+        console::message(format_args!("overlay: SELinux labels of {count} files and folders"));
+    }
+    Ok(())
 }
 
 fn read_config() -> Result<BootConfig, BootError> {

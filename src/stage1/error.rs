@@ -5,7 +5,7 @@ use crate::{
     fetch::DownloadError,
     network::AcquireError,
     overlay::{AccountError, BootPartError, ManifestError, UnpackError},
-    root::{MemoryError, MountError, SwitchError, VerityError, tether::TetherError},
+    root::{LabelError, MemoryError, MountError, SwitchError, VerityError, tether::TetherError},
 };
 use meshd_types::MacAddr;
 use std::io;
@@ -58,6 +58,8 @@ pub enum BootError {
     Account(#[from] AccountError),
     #[error("mount the bundles of /etc/meshd/bundles: a root image has no bundles")]
     Bundles,
+    #[error(transparent)]
+    Label(#[from] LabelError),
     #[error("hand the lease over: {0}")]
     Handover(io::Error),
     #[error(transparent)]
@@ -78,5 +80,6 @@ meshd_types::hints!(BootError {
     BootError::Manifest(_) => "boot again: the overlay was changed on its way";
     BootError::BootPart(_) => "boot again: the overlay was changed on its way";
     BootError::Bundles => "remove `bundles` from the profile, and install the software in the image";
+    BootError::Label(LabelError::NoProgram) => "add policycoreutils to the image, or SELINUX=disabled to its /etc/selinux/config";
     BootError::Switch(SwitchError::NoInit(_)) => "add systemd or another init to the image";
 });

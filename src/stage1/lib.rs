@@ -30,5 +30,7 @@ pub mod network;
 pub mod overlay;
 mod root;
 
+pub use root::{ROOT_PROGRAM_PROCESS, become_root_program};
+
 #[doc(hidden)]
 pub use fuzz_invariants::check_invariants;

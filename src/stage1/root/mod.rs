@@ -8,6 +8,7 @@
 //! | `tether` | a block device whose blocks stay on servers |
 //! | `verity` | superblock and table of dm-verity; makes the device |
 //! | `mounts` | mounts file systems |
+//! | `labels` | SELinux labels of what stage 1 adds, by programs of the root |
 //! | `switch` | makes the new root `/` and starts its first program |
 
 mod memory;
@@ -16,10 +17,14 @@ mod loop_device;
 pub mod tether;
 mod verity;
 mod mounts;
+mod labels;
 mod switch;
 
+pub use labels::{LabelError, ROOT_PROGRAM_PROCESS, become_root_program, has_selinux, label};
 pub use loop_device::attach;
 pub use memory::{MemoryError, require_memory};
-pub use mounts::{MountError, mount_early, mount_image_store, mount_overlay, mount_squashfs};
+pub use mounts::{
+    Layers, MountError, layers, mount_early, mount_image_store, mount_overlay, mount_squashfs,
+};
 pub use switch::{SwitchError, require_init, switch_root};
 pub use verity::{VerityError, open_verity};

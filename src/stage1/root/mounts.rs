@@ -81,6 +81,19 @@ pub fn mount_squashfs(device: &str) -> Result<(), MountError> {
     Mount { source: device, target: LOWER, kind: "squashfs", flags, options: "" }.mount()
 }
 
+/// Folders of the two layers of the new root.
+pub struct Layers {
+    /// What was written since the boot began.
+    pub upper: PathBuf,
+    /// The root of the image.
+    pub lower: PathBuf,
+}
+
+/// The layers below the new root.
+pub fn layers() -> Layers {
+    Layers { upper: Path::new(UPPER).join("data"), lower: LOWER.into() }
+}
+
 /// Mounts a writable layer of a size in bytes above the squashfs. Returns the new root.
 pub fn mount_overlay(upper_bytes: u64) -> Result<PathBuf, MountError> {
     let options = format!("mode=0755,size={upper_bytes}");
