@@ -279,16 +279,16 @@ fn node_tables_contain_no_control_characters() {
 fn node_that_booted_cold_is_shown_with_reason_and_remedy() {
     let (mut node, boot) = machine();
     let result = WarmRebootResult::Cold(ColdBoot {
-        cause: ColdBootCause::NoKexecProgram,
-        reason: "systemd needs kexec-tools".to_owned(),
+        cause: ColdBootCause::BootQueue,
+        reason: "the boot queue is full".to_owned(),
     });
     let at = Timestamp::from_millis(5_000);
     node.warm_reboot = Some(WarmReboot { operation: OperationId([1; 4]), at, result });
     let detail = NodeDetail::new(&node, Some(&boot), &sample(), &LinkState::default());
     let shown = node::show(&detail, Timestamp::from_millis(95_000));
     for line in [
-        "warm reboot   cold (1m 30s ago): systemd needs kexec-tools\n",
-        "warm remedy   add the package kexec-tools to the image\n",
+        "warm reboot   cold (1m 30s ago): the boot queue is full\n",
+        "warm remedy   raise [boot].max_loading, or reboot fewer nodes at once\n",
     ] {
         assert!(shown.contains(line), "{shown}");
     }

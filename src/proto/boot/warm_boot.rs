@@ -91,8 +91,6 @@ pub enum ColdBootCause {
     BootQueue,
     /// A device is bound to vfio-pci.
     VfioDevice,
-    /// systemd needs a program that the image does not have.
-    NoKexecProgram,
     Memory,
     /// The running kernel does not load another one.
     KernelLoad,

@@ -39,8 +39,6 @@ const FREE_MEMORY: u64 = 128 << 20;
 const COPIES: u64 = 2;
 /// Exists if systemd runs.
 pub(crate) const SYSTEMD: &str = "/run/systemd/system";
-/// systemd starts a loaded kernel with this program of kexec-tools.
-const KEXEC_PROGRAMS: [&str; 2] = ["/usr/sbin/kexec", "/sbin/kexec"];
 /// `1` if a kernel is loaded.
 const LOADED: &str = "/sys/kernel/kexec_loaded";
 /// Held by the thread that loads a kernel, which runs on after a timeout.
@@ -112,7 +110,6 @@ async fn load_all(
     session: &mut Option<BootSessionId>,
 ) -> Result<(), LoadFailure> {
     check_devices(tree)?;
-    check_kexec_program(tree)?;
     let plan = plan(endpoint).await?;
     *session = Some(plan.session);
     check_memory(&plan, system::memory(tree).available_kib)?;
@@ -140,16 +137,6 @@ fn check_devices(tree: &Tree) -> Result<(), LoadFailure> {
         }
         None => Ok(()),
     }
-}
-
-/// Refuses a root on which systemd would reset the machine instead of starting the loaded kernel.
-fn check_kexec_program(tree: &Tree) -> Result<(), LoadFailure> {
-    let exists = |path: &str| tree.path(path).exists();
-    if exists(SYSTEMD) && !KEXEC_PROGRAMS.into_iter().any(exists) {
-        let reason = "systemd needs kexec-tools, which the image does not have";
-        return Err(LoadFailure::new(ColdBootCause::NoKexecProgram, reason));
-    }
-    Ok(())
 }
 
 fn check_memory(plan: &WarmBootPlan, available_kib: u64) -> Result<(), LoadFailure> {
@@ -246,17 +233,6 @@ mod tests {
         let refusal = check_devices(&fake.tree).expect_err("a device");
         assert_eq!(refusal.reason, "device 0000:01:00.0 is bound to vfio-pci");
         assert_eq!(refusal.cause, ColdBootCause::VfioDevice);
-    }
-
-    #[test]
-    fn systemd_without_kexec_tools_requires_a_cold_boot() {
-        let fake = FakeMachine::new("", &[]);
-        assert_eq!(check_kexec_program(&fake.tree), Ok(()), "OpenRC");
-        fake.file("run/systemd/system/x", "");
-        let refusal = check_kexec_program(&fake.tree).expect_err("no program");
-        assert_eq!(refusal.cause, ColdBootCause::NoKexecProgram);
-        fake.file("usr/sbin/kexec", "");
-        assert_eq!(check_kexec_program(&fake.tree), Ok(()));
     }
 
     #[test]

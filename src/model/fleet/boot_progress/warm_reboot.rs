@@ -80,7 +80,6 @@ pub fn cold_boot_remedy(cause: ColdBootCause) -> &'static str {
         ColdBootCause::VfioDevice => {
             "only the firmware resets such devices: remove warm = \"allow\" from the profile"
         }
-        ColdBootCause::NoKexecProgram => "add the package kexec-tools to the image",
         ColdBootCause::Memory => "end work on the node before the reboot",
         ColdBootCause::KernelLoad => {
             "use a kernel with CONFIG_KEXEC_FILE and without lockdown, or remove warm = \"allow\""

@@ -86,8 +86,8 @@ mod tests {
         let long_ago = Timestamp::EPOCH;
         let now = long_ago.after(REMEMBERED + Duration::from_secs(1));
         let nodes = [
-            cold_node(1, ColdBootCause::NoKexecProgram, now),
-            cold_node(2, ColdBootCause::NoKexecProgram, now),
+            cold_node(1, ColdBootCause::KernelLoad, now),
+            cold_node(2, ColdBootCause::KernelLoad, now),
             cold_node(3, ColdBootCause::Memory, now),
             cold_node(4, ColdBootCause::NotAllowed, now),
             cold_node(5, ColdBootCause::BootQueue, long_ago),
@@ -104,10 +104,10 @@ mod tests {
         let default = site.default_profile.clone();
         site.profiles.get_mut(&default).expect("a profile").warm = WarmPolicy::Allow;
         let found = found(&site);
-        let [kexec, memory] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!(kexec.status, Status::Warn);
-        assert!(kexec.found.starts_with("2 nodes of profile "), "{}", kexec.found);
-        assert!(kexec.found.contains("reason of ") && kexec.next.contains("kexec-tools"));
+        let [memory, load] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(load.status, Status::Warn);
+        assert!(load.found.starts_with("2 nodes of profile "), "{}", load.found);
+        assert!(load.found.contains("reason of ") && load.next.contains("CONFIG_KEXEC_FILE"));
         assert!(memory.found.starts_with("1 node of profile "), "{}", memory.found);
     }
 }
