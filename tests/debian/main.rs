@@ -17,6 +17,7 @@ mod overlays;
 mod cluster;
 mod nic;
 mod oci;
+mod selinux;
 mod tethered;
 mod workloads;
 

@@ -9,7 +9,7 @@ use crate::clock;
 use rustix::{
     fs::{XattrFlags, getxattr, setxattr},
     io::Errno,
-    mount::{UnmountFlags, mount_bind, unmount},
+    mount::{UnmountFlags, mount_bind_recursive, unmount},
     process::{chdir, chroot},
 };
 use std::{
@@ -32,6 +32,7 @@ const CONFIG: &str = "etc/selinux/config";
 const RESTORECON: &str = "/usr/sbin/restorecon";
 const LOAD_POLICY: &str = "/usr/sbin/load_policy";
 const SELINUX: &str = "/sys/fs/selinux";
+const ENFORCE: &str = "/sys/fs/selinux/enforce";
 /// The list of files, and the messages of a program, until it has ended.
 const LIST: &str = "/run/meshd-labels";
 const MESSAGES: &str = "/run/meshd-labels.log";
@@ -48,6 +49,10 @@ const MAX_MESSAGES: u64 = 400;
 pub enum LabelError {
     #[error("label the overlay: list its files: {0}")]
     List(io::Error),
+    #[error(transparent)]
+    Mount(super::MountError),
+    #[error("read or set the mode of SELinux: {0}")]
+    Mode(io::Error),
     #[error("label the root folder: {0}")]
     Folder(io::Error),
     #[error(
@@ -120,15 +125,21 @@ fn run_programs(new_root: &Path, layers: &super::Layers) -> Result<usize, LabelE
     }
     let files = added_files(&layers.upper).map_err(LabelError::List)?;
     let list = write_list(Path::new(LIST), &files).map_err(LabelError::List)?;
+    super::mounts::mount_selinux().map_err(LabelError::Mount)?;
     let bound = ["proc", "sys"].map(|name| new_root.join(name));
     for target in &bound {
         let source = Path::new("/").join(target.file_name().unwrap_or_default());
-        mount_bind(source, target).map_err(|error| LabelError::Run(error.into()))?;
+        mount_bind_recursive(source, target).map_err(|error| LabelError::Run(error.into()))?;
     }
-    // The first program of the root loads the policy again.
-    let labelled = run(new_root, &[LOAD_POLICY, "-i"], Stdio::null())
+    // The first program of the root loads the policy again, and enforces it if it is to be. Until
+    // then nothing may be denied to `restorecon`: the kernel can begin with enforcing=1.
+    let enforce = fs::read(ENFORCE).map_err(LabelError::Mode)?;
+    let labelled = fs::write(ENFORCE, "0")
+        .map_err(LabelError::Mode)
+        .and_then(|()| run(new_root, &[LOAD_POLICY], Stdio::null()))
         .and_then(|()| label_root_folder(new_root, &layers.lower).map_err(LabelError::Folder))
-        .and_then(|()| run(new_root, &[RESTORECON, "-F", "-0", "-f", "-"], list.into()));
+        .and_then(|()| run(new_root, &[RESTORECON, "-F", "-0", "-f", "-"], list.into()))
+        .and_then(|()| fs::write(ENFORCE, enforce).map_err(LabelError::Mode));
     for target in &bound {
         unmount(target, UnmountFlags::DETACH).map_err(|error| LabelError::Run(error.into()))?;
     }

@@ -66,6 +66,13 @@ pub fn mount_early() -> Result<(), MountError> {
     Ok(())
 }
 
+/// Mounts the file system by which programs talk to SELinux.
+pub(super) fn mount_selinux() -> Result<(), MountError> {
+    let target = "/sys/fs/selinux";
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    Mount { source: "selinuxfs", target, kind: "selinuxfs", flags, options: "" }.mount()
+}
+
 /// Mounts a tmpfs for a root of a size in bytes. Returns the path for the file.
 pub fn mount_image_store(size: u64) -> Result<PathBuf, MountError> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
