@@ -1,7 +1,8 @@
 //! Debian 12 by mmdebstrap: an image without a driver for the NIC, and a root with one flipped bit,
 //! are refused, and the timeline shows why. The intact root comes online, gives a GPU to a VM, and
-//! runs tasks. A root from an OCI image of umoci comes online, too. `make test-debian` runs all of
-//! it; the images are built if they are missing.
+//! runs tasks. A root from an OCI image of umoci comes online, too. Nodes with BIOS, with UEFI and
+//! with a tethered root reboot by kexec. `make test-debian` runs all of it; the images are built if
+//! they are missing.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 

@@ -1,7 +1,8 @@
 //! A Debian root in an OCI image of umoci, an OCI writer that is not ours: mmdebstrap makes the tree,
-//! two further layers add and hide a file. Nodes with BIOS and with UEFI boot it.
+//! two further layers add and hide a file. Nodes with BIOS and with UEFI boot it, and get another
+//! profile by kexec.
 
-use crate::racks::{BOOT, OrEnd, repository, stages, until_phase, up_alone};
+use crate::racks::{BOOT, OrEnd, reboot_warm, repository, stages, until_phase, up_alone};
 use meshd_lab::{Firmware, Mix, Rack, Shape};
 use serde_json::Value;
 use std::{
@@ -35,10 +36,20 @@ fn debian_root_in_an_oci_image_of_umoci_boots_on_bios_and_uefi() {
             .set("profiles.debian-oci.overlays", r#"["base", "agent", "ssh", "motd"]"#)
             .set("profiles.debian-oci.writable", "256M")
             .set("defaults.profile", "debian-oci")
+            .set("profiles.debian-next.extends", "debian-oci")
+            .set("profiles.debian-next.warm", "allow")
     });
     is_built_from_layers(&test.rack);
     for place in NODES {
-        runs_the_root(&test.rack, place);
+        until_phase(&test.rack, place, "online", BOOT);
+        runs_the_root(&test.rack, place, "debian-oci");
+    }
+    for place in NODES {
+        let id = test.rack.id(place).to_string();
+        test.rack.run_cli(&["node", "assign-profile", &id, "debian-next"]).or_end();
+        let node = reboot_warm(&test.rack, place);
+        assert_eq!(node["conditions"], serde_json::json!([]), "{node}");
+        runs_the_root(&test.rack, place, "debian-next");
     }
 }
 
@@ -53,18 +64,21 @@ fn is_built_from_layers(rack: &Rack) {
     assert!(manifest["packages"]["systemd-sysv"].is_string(), "{manifest}");
 }
 
-fn runs_the_root(rack: &Rack, place: u8) {
-    let node = until_phase(rack, place, "online", BOOT);
-    assert!(stages(&node).contains(&"root"), "{node}");
+/// The node runs the root of the image, as this profile.
+fn runs_the_root(rack: &Rack, place: u8, profile: &str) {
     let id = rack.id(place).to_string();
     let node = rack.query(&["node", "show", &id]).or_end();
+    assert_eq!(node["profile"], profile, "{node}");
+    assert!(stages(&node).contains(&"root"), "{node}");
     let system = node["facts"]["versions"]["os"].as_str().unwrap_or_default();
     assert!(system.starts_with("Debian GNU/Linux 12"), "{node}");
     let doctor = rack.query(&["node", "doctor", &id]).or_end();
     assert_eq!(doctor["failures"], 0, "{doctor}");
-    let look = format!("cat {ADDED}; stat -c %a /usr/bin/passwd; test ! -e {HIDDEN}");
+    let look =
+        format!("cat {ADDED}; stat -c %a /usr/bin/passwd; test ! -e {HIDDEN}; cat /etc/motd");
     let files = rack.run_cli(&["node", "exec", &id, "--", "/bin/sh", "-c", &look]).or_end();
-    assert_eq!(files, "added\n4755\n");
+    assert!(files.starts_with("added\n4755\n"), "{files}");
+    assert!(files.contains(&format!(", profile {profile}\n")), "another overlay: {files}");
 }
 
 fn recipe(layout: &Path) -> String {

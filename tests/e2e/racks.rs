@@ -9,7 +9,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
     sync::{Condvar, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// From power-on to online under emulation, two nodes at a time on two busy processors.
@@ -221,6 +221,33 @@ impl<T> OrEnd<T> for Result<T, LabError> {
 /// Waits until the node at this place is in a phase.
 pub fn until_phase(rack: &Rack, place: u8, phase: &str, after: Duration) -> Value {
     rack.wait_node(place, after, phase, |node| node["phase"] == phase).or_end()
+}
+
+/// Reboots a node by kexec, and returns its details when it is online again. Its boot has no stage
+/// of a firmware or a loader, another kernel started, and the result on record is warm.
+pub fn reboot_warm(rack: &Rack, place: u8) -> Value {
+    let id = rack.id(place).to_string();
+    let details = || rack.query(&["node", "show", &id]).or_end();
+    let former = details();
+    let starts = kernel_starts(rack, place);
+    let ordered = Instant::now();
+    rack.run_cli(&["node", "reboot", "--warm", "--yes", &id]).or_end();
+    let is_next = |node: &Value| {
+        node["phase"] == "online" && node["boot"]["session"] != former["boot"]["session"]
+    };
+    rack.wait_node(place, BOOT, "online in another boot", is_next).or_end();
+    eprintln!("node{place}: online {} s after its warm reboot", ordered.elapsed().as_secs());
+    let node = details();
+    let result = &node["warm_reboot"];
+    assert!(result["operation"].is_string() && result["cold"].is_null(), "not warm: {result}");
+    let stages = stages(&node);
+    let firmware = ["dhcp", "loader", "ipxe_dhcp"];
+    assert!(!firmware.iter().any(|stage| stages.contains(stage)), "by its firmware: {stages:?}");
+    assert_eq!(stages.first(), Some(&"script"), "{stages:?}");
+    assert_eq!(kernel_starts(rack, place), starts + 1, "one kernel started");
+    let [kernel, before] = [&node, &former].map(|it| &it["facts"]["system"]["kernel_boot_id"]);
+    assert!(kernel.is_string() && kernel != before, "another kernel: {kernel}");
+    node
 }
 
 /// Waits until the newest boot of the node at this place has reached a stage.

@@ -2,22 +2,15 @@
 
 use crate::{
     bmcs::{IpmiSim, MachineRack, NODE},
-    racks::{BOOT, OrEnd as _, SOON, command_lines, kernel_starts, stages, until_phase},
+    racks::{BOOT, SOON, command_lines, reboot_warm, until_phase},
 };
 use meshd_lab::Rack;
-use serde_json::Value;
 
 /// The node gets another profile by kexec. Here, because it saves a boot of its own.
 fn change_role_without_firmware(rack: &Rack) {
-    let former = until_phase(rack, NODE, "online", SOON)["boot"]["session"].clone();
     rack.run_cli(&["node", "assign-profile", "gpu001", "compute"]).unwrap();
-    rack.run_cli(&["node", "reboot", "--warm", "--yes", "gpu001"]).unwrap();
-    let has_role = |node: &Value| node["phase"] == "online" && node["boot"]["session"] != former;
-    let node = rack.wait_node(NODE, BOOT, "online in another boot", has_role).or_end();
+    let node = reboot_warm(rack, NODE);
     assert_eq!(node["profile"], "compute", "{node}");
-    let stages = stages(&node);
-    assert_eq!(stages.first(), Some(&"script"), "no firmware and no loader: {stages:?}");
-    assert_eq!(kernel_starts(rack, NODE), 2, "one boot by the loader, one by kexec");
     let line = command_lines(rack, NODE).pop().unwrap();
     assert!(line.contains("apkovl=/apkovl.tar.gz") && !line.contains("/overlay/"), "{line}");
     assert_eq!(node["conditions"], serde_json::json!([]), "{node}");
