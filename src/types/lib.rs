@@ -60,7 +60,7 @@ pub use name::{
 pub use path::{SafePath, is_rootfs};
 pub use secret::Secret;
 pub use segment::{DhcpMode, Link, Owner, Segment, Subnet};
-pub use text::{LogLines, is_misleading, one_line};
+pub use text::{LogLines, is_misleading, one_line, truncate};
 pub use time::Timestamp;
 pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarValue, Vars};
 

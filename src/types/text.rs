@@ -37,6 +37,16 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
+/// Truncates a text to `max` bytes at a character boundary.
+pub fn truncate(mut text: String, max: usize) -> String {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
 /// Writes each event of a log as one line, see [`one_line`]. The writer above must write an event
 /// with its line end in one call, as `tracing_subscriber::fmt` does.
 #[derive(Debug)]

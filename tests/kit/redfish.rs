@@ -157,13 +157,19 @@ pub fn make_certificate(folder: &Path) -> String {
     text.trim().split('=').nth(1).unwrap().to_owned()
 }
 
+/// Returns a line of a password file, with bcrypt.
+pub fn htpasswd(user: &str, password: &str) -> String {
+    let python = python_tools().join("bin/python");
+    let hash = "import bcrypt, sys; \
+                print(bcrypt.hashpw(sys.argv[1].encode(), bcrypt.gensalt(4)).decode(), end='')";
+    let hash = Command::new(python).args(["-c", hash, password]).output().unwrap();
+    format!("{user}:{}\n", output_of(hash))
+}
+
 /// Returns the command of an emulator at port 8001 of 127.0.0.1, with the certificate in this
 /// folder and the user `meshd`.
 fn emulator(folder: &Path, password: &str) -> Command {
-    let python = python_tools().join("bin/python");
-    let hash = "import bcrypt, sys; print('meshd:' + bcrypt.hashpw(sys.argv[1].encode(), bcrypt.gensalt(4)).decode())";
-    let hash = Command::new(python).args(["-c", hash, password]).output().unwrap();
-    fs::write(folder.join("htpasswd"), output_of(hash)).unwrap();
+    fs::write(folder.join("htpasswd"), htpasswd("meshd", password)).unwrap();
     fs::create_dir_all(folder.join("state")).unwrap();
     let at = folder.display();
     let config = format!(

@@ -1,14 +1,21 @@
-//! Rollouts over machines with real firmware and real Alpine. `make test-rollout` runs them: they
-//! take too long for `make test`. Integration tests have the same with agents in namespaces
-//! (`tests/it/nodes/rollouts`).
+//! Rollouts over machines with real firmware and real Alpine, and a container whose node loses its
+//! power. `make test-rollout` runs them: they take too long for `make test`. Integration tests have
+//! the same with agents in namespaces (`tests/it/nodes/rollouts`, `tests/it/work/containers.rs`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+#[path = "../e2e/work/containers.rs"]
+#[allow(dead_code, reason = "shared with the end-to-end tests")]
+mod containers;
+#[path = "../kit/mod.rs"]
+#[allow(dead_code, reason = "shared with the integration tests")]
+mod kit;
 #[path = "../e2e/racks.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests")]
 mod racks;
 
 mod bisect;
+mod lost_node;
 
 use meshd_lab::{Options, Power, Rack, Shape, Wait};
 use racks::{BOOT, OrEnd, SOON, TestRack, events, kernel_starts, until_phase, up_alone};

@@ -12,6 +12,7 @@ use meshd_proto::container::{
     ContainerDesiredState, ContainerFault, ContainerRestart, HealthCheck, MAX_FAULT_DETAIL,
     ReplicaId, ReplicaReport, ReplicaSpec, ReplicaState,
 };
+use meshd_types::truncate;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -108,6 +109,7 @@ enum ReplicaPhase {
     },
     Waiting {
         code: u8,
+        out_of_memory: bool,
         until: Duration,
     },
     Ended(ReplicaState),
@@ -206,7 +208,9 @@ impl ReplicaMachine {
             ReplicaPhase::Stopping { .. } | ReplicaPhase::Removing => {
                 ReplicaState::Running { healthy: None }
             }
-            ReplicaPhase::Waiting { code, .. } => ReplicaState::Waiting { code: *code },
+            ReplicaPhase::Waiting { code, out_of_memory, .. } => {
+                ReplicaState::Waiting { code: *code, out_of_memory: *out_of_memory }
+            }
             ReplicaPhase::Ended(state) => state.clone(),
         };
         ReplicaReport {
@@ -447,10 +451,11 @@ impl ReplicaMachine {
                 };
                 let is_failure = *code != 0 || *out_of_memory;
                 self.restart_or_end(now, ran, *code, is_failure);
-                if *out_of_memory && matches!(self.phase, ReplicaPhase::Ended(_)) {
-                    let limit = self.record.spec.as_ref().map_or(0, |spec| spec.memory_mib);
-                    let detail = format!("the program exceeded its memory of {limit} MiB");
-                    self.fail(ContainerFault::OutOfMemory, &detail);
+                match &mut self.phase {
+                    _ if !out_of_memory => {}
+                    ReplicaPhase::Waiting { out_of_memory, .. } => *out_of_memory = true,
+                    // The central node names the limit.
+                    _ => self.fail(ContainerFault::OutOfMemory, "the program exceeded its memory"),
                 }
             }
         }
@@ -475,13 +480,12 @@ impl ReplicaMachine {
         }
         let delay = BACKOFF.0.saturating_mul(1 << self.record.in_a_row.min(16)).min(BACKOFF.1);
         self.record.in_a_row = self.record.in_a_row.saturating_add(1);
-        self.phase = ReplicaPhase::Waiting { code, until: now + delay };
+        self.phase = ReplicaPhase::Waiting { code, out_of_memory: false, until: now + delay };
     }
 
     fn fail(&mut self, kind: ContainerFault, detail: &str) {
-        let limit = MAX_FAULT_DETAIL.min(detail.len());
-        let end = (0..=limit).rev().find(|end| detail.is_char_boundary(*end)).unwrap_or(0);
-        self.end(ReplicaState::Failed { kind, detail: detail[..end].to_owned() });
+        let detail = truncate(detail.to_owned(), MAX_FAULT_DETAIL);
+        self.end(ReplicaState::Failed { kind, detail });
     }
 
     fn end(&mut self, state: ReplicaState) {

@@ -1,6 +1,7 @@
 //! Failures and refusals of VMs in reports, with texts of bounded length. Pure.
 
 use meshd_proto::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmRefusalReason};
+use meshd_types::truncate;
 
 /// Makes a failure without log lines.
 pub fn failure(kind: VmFailureKind, detail: impl Into<String>) -> VmFailure {
@@ -19,16 +20,6 @@ pub fn combine_refusals(refusals: &[VmRefusal]) -> VmFailure {
         .collect();
     let reasons = refusals.iter().map(|refusal| refusal.reason).collect();
     VmFailure { reasons, ..failure(VmFailureKind::Refused, details.join("; ")) }
-}
-
-/// Truncates a text to `max` bytes at a character boundary.
-pub fn truncate(mut text: String, max: usize) -> String {
-    let mut end = text.len().min(max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-    text
 }
 
 #[cfg(test)]

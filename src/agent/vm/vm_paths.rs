@@ -8,10 +8,9 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 
-use super::failure::truncate;
 use crate::system::user_ids::VMS;
 use meshd_proto::vm::MAX_FAILURE_LINES;
-use meshd_types::SystemUuid;
+use meshd_types::{SystemUuid, truncate};
 
 /// Maximum length of the path of a Unix socket (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;

@@ -1,6 +1,6 @@
 //! Requests and responses for containers.
 
-use meshd_model::work::container::{Container, ContainerGoal, Replica, ReplicaPhase, UNCONFIRMED};
+use meshd_model::work::container::{Container, ContainerGoal, ReplicaPhase, UNCONFIRMED};
 use meshd_proto::container::{
     ContainerRestart, HealthCheck, PublishedPort, ReplicaId, ReplicaMount, ReplicaState,
 };
@@ -141,7 +141,7 @@ impl ContainerView {
             .map(|(index, replica)| {
                 let is_linked = replica.node().is_some_and(&is_linked);
                 let phase = container.phase_of(replica, is_linked);
-                ReplicaView::new(container.replica_id(index), replica, phase)
+                ReplicaView::new(container, index, phase)
             })
             .collect();
         let running = replicas.iter().filter(|replica| replica.runs()).count();
@@ -187,19 +187,17 @@ impl ContainerView {
 }
 
 impl ReplicaView {
-    fn new(id: ReplicaId, replica: &Replica, phase: ReplicaPhase) -> Self {
+    fn new(container: &Container, index: usize, phase: ReplicaPhase) -> Self {
+        let replica = &container.replicas[index];
         let status = replica.last_report.as_ref();
         let state = status.map(|status| &status.state);
         let code = match state {
-            Some(ReplicaState::Waiting { code } | ReplicaState::Exited { code }) => Some(*code),
+            Some(ReplicaState::Waiting { code, .. } | ReplicaState::Exited { code }) => Some(*code),
             _ => None,
         };
         let fault = match state {
-            Some(ReplicaState::Failed { kind, detail }) => {
-                Some(format!("{}: {detail}", kind.as_str()))
-            }
             Some(ReplicaState::Fetching { percent }) => Some(format!("{percent} % fetched")),
-            _ => None,
+            _ => container.fault_of(replica),
         };
         let hold = (phase == ReplicaPhase::Unconfirmed).then(|| match &replica.obstacle {
             Some(why) => format!("{why}; {UNCONFIRMED}"),
@@ -208,7 +206,7 @@ impl ReplicaView {
         let detail = hold.or_else(|| replica.leaving.clone()).or(fault);
         let detail = detail.or_else(|| replica.obstacle.clone());
         ReplicaView {
-            id,
+            id: container.replica_id(index),
             phase,
             node: replica.node(),
             run: replica.run,

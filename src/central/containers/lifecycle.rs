@@ -22,7 +22,7 @@ use meshd_proto::{
         ReplicaMount, ReplicaSpec,
     },
 };
-use meshd_store::{Model, Tx};
+use meshd_store::{Model, ReplicaCounts, Tx};
 use meshd_types::{ContainerName, Digest, NodeId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +37,11 @@ impl Containers {
     /// Collects a view of each container, by name.
     pub fn collect<R>(&self, view: impl FnMut(&Container) -> R) -> Vec<R> {
         self.env.store.read(|model| model.containers().map(view).collect())
+    }
+
+    /// Returns the numbers of replicas that are to run, and of those that do on each node.
+    pub fn replica_counts(&self) -> ReplicaCounts {
+        self.env.store.read(|model| model.replica_counts().clone())
     }
 
     /// Returns a copy of the record of a container.
@@ -187,6 +192,15 @@ impl Containers {
             Ok(())
         };
         self.order(name, "stop ordered", audit, stop).await
+    }
+
+    /// Returns the replicas from a backup that another node reports, each with a remedy.
+    pub fn copies_elsewhere(&self, container: &Container) -> BTreeMap<usize, String> {
+        let remedy = |(index, node): (usize, NodeId)| {
+            let remedy = end_of_copy(&container.replica_id(index), node);
+            (index, format!("node {node} runs a copy; {remedy}"))
+        };
+        self.nodes_with_other_copies(container).into_iter().map(remedy).collect()
     }
 
     /// Returns the replicas from a backup that another node reports, also while it must remove

@@ -214,7 +214,10 @@ fn describe(change: ReplicaChange) -> String {
         ReplicaChange::Runs => "runs".to_owned(),
         ReplicaChange::Healthy => "is healthy".to_owned(),
         ReplicaChange::Unhealthy => "is unhealthy".to_owned(),
-        ReplicaChange::Restarts { code } => format!("ended with code {code} and restarts"),
+        ReplicaChange::Restarts { code, why } => {
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            format!("ended with code {code} and restarts{why}")
+        }
         ReplicaChange::Exited { code } => format!("ended with code {code}"),
         ReplicaChange::Failed(why) => format!("failed: {why}"),
         ReplicaChange::Lost(why) => why,

@@ -107,6 +107,9 @@ pub enum ReplicaState {
     Waiting {
         /// As in [`ReplicaState::Exited`].
         code: u8,
+        /// The kernel ended the program: it exceeded its memory.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        out_of_memory: bool,
     },
     /// The program ended, and does not restart.
     Exited {
@@ -142,6 +145,8 @@ pub enum ContainerFault {
     ImageDiffers,
     /// The node has no control groups, so it could not enforce limits.
     CgroupMissing,
+    /// The path of a mount leads through a link or a file of the image.
+    MountPath,
     /// The kernel ended the program: it exceeded its memory.
     OutOfMemory,
     /// A published port is in use on the node.

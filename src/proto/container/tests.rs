@@ -80,6 +80,14 @@ fn order_and_report_of_a_replica_round_trip_as_messages() {
         (ReplicaState::Fetching { percent: 7 }, json!({ "state": "fetching", "percent": 7 })),
         (ReplicaState::Running { healthy: None }, json!({ "state": "running" })),
         (
+            ReplicaState::Waiting { code: 1, out_of_memory: false },
+            json!({ "state": "waiting", "code": 1 }),
+        ),
+        (
+            ReplicaState::Waiting { code: 137, out_of_memory: true },
+            json!({ "state": "waiting", "code": 137, "out_of_memory": true }),
+        ),
+        (
             ReplicaState::Failed { kind: ContainerFault::PortInUse, detail: "8080".to_owned() },
             json!({ "state": "failed", "kind": "port_in_use", "detail": "8080" }),
         ),

@@ -1,6 +1,6 @@
 //! VMs, containers and slots in memory, and the allocations of each node.
 
-use super::{nic_index::NicIndex, unavailable_units::UnavailableUnits};
+use super::{containers::ReplicaCounts, nic_index::NicIndex, unavailable_units::UnavailableUnits};
 use crate::{Model, records::RecordIndex, tx::Tx};
 use meshd_model::{
     fleet::Node,
@@ -28,6 +28,8 @@ pub(crate) struct VmIndex {
     unplaced: BTreeSet<SystemUuid>,
     /// Derived: allocations of a node.
     pub(super) allocations_by_node: BTreeMap<NodeId, Allocations>,
+    /// Derived: see [`Container::wanted_replicas`].
+    pub(super) replica_counts: ReplicaCounts,
     pub(crate) nics: NicIndex,
     pub(crate) unavailable: UnavailableUnits,
 }

@@ -9,6 +9,7 @@ use meshd_proto::vm::ConsoleNote;
 use meshd_types::{Digest, failpoint};
 use std::{
     collections::BTreeMap,
+    ptr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -22,6 +23,9 @@ const MAX_CONSOLES: usize = 64;
 const IDLE_TIME: Duration = Duration::from_secs(90);
 /// The same for a shell, whose programs end with it: a hidden page does not poll.
 const SHELL_IDLE_TIME: Duration = Duration::from_secs(15 * 60);
+/// Time in which the page of an ended shell shows its last screen: a program may end before the
+/// page is loaded.
+const LAST_SCREEN_TIME: Duration = Duration::from_secs(5 * 60);
 /// Interval between two checks for idle consoles.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// Maximum number of input pieces that wait for the guest.
@@ -232,7 +236,9 @@ impl Consoles {
         let console = Arc::new(console);
         {
             let mut all = lock(&self.0);
-            all.retain(|_, console| console.is_open());
+            if all.len() >= MAX_CONSOLES {
+                all.retain(|_, console| console.is_open());
+            }
             if all.len() >= MAX_CONSOLES
                 && let Some(oldest) = oldest_of_vm(&all)
                 && let Some(oldest) = all.remove(&oldest)
@@ -245,21 +251,31 @@ impl Consoles {
         }
         let this = self.clone();
         let served = console.clone();
+        let is_shell = target.is_shell();
         // The task ends with its socket. The socket ends with the API, or when no page polls the
         // console.
         tokio::spawn(async move {
             served.run(socket, input, now).await;
-            lock(&this.0).retain(|_, other| !Arc::ptr_eq(other, &served));
+            // Only the table, which is bounded, holds an ended console.
+            let ended = Arc::downgrade(&served);
+            drop(served);
+            if is_shell {
+                tokio::time::sleep(LAST_SCREEN_TIME).await;
+            }
+            lock(&this.0).retain(|_, other| !ptr::eq(Arc::as_ptr(other), ended.as_ptr()));
         });
         console
     }
 
     /// Ends all consoles of a session.
     pub(crate) fn end(&self, session: Digest) {
-        let all = lock(&self.0);
-        all.iter()
-            .filter(|((of, _), _)| *of == session)
-            .for_each(|(_, console)| console.end("signed out"));
+        let is_other = |of: Digest, console: &Console| {
+            if of == session {
+                console.end("signed out");
+            }
+            of != session
+        };
+        lock(&self.0).retain(|(of, _), console| is_other(*of, console));
     }
 }
 

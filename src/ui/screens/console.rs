@@ -157,7 +157,15 @@ async fn page(client: ApiClient, target: ConsoleTarget, headers: HeaderMap) -> A
     let console = match running(&client, &target) {
         Some(console) => console,
         None if target.is_shell() && failpoint::defends("ui-shell-form") => {
-            let content = html! { (heading) (open_shell_form(&target)) };
+            let ended = client.console(&target).map(|console| console.screen());
+            let content = html! {
+                (heading)
+                @if let Some((_, screen, Some(why))) = &ended {
+                    pre.terminal tabindex="0" aria-label="Last screen" { (screen) }
+                    p role="status" { "The program ended: " (display_text(why)) "." }
+                }
+                (open_shell_form(&target))
+            };
             return Ok(Page { client: &client, title, nav_path, content }.answer(&headers));
         }
         None => client.open_console(&target, SHELL).await.map_err(failed)?,

@@ -41,7 +41,13 @@ pub(super) fn guest() -> OpenSocket {
                     .await
                     .expect("sent");
                 if let Some(program) = program {
+                    let ends = program.contains("false");
                     socket.send(Message::Binary(program.into())).await.expect("sent");
+                    if ends {
+                        let note = r#"{"note":"exited","code":1}"#;
+                        socket.send(Message::Text(note.into())).await.expect("sent");
+                        return;
+                    }
                 }
                 while let Some(Ok(Message::Binary(typed))) = socket.next().await {
                     if typed.as_ref() == b"exit\r" {
@@ -210,6 +216,21 @@ async fn shell_of_a_replica_runs_the_program_of_its_form() {
         browser.post(REPLICA, form).await;
         screen_of(&mut browser, REPLICA, argv).await;
     }
+}
+
+#[tokio::test]
+async fn program_that_ends_at_once_leaves_its_output_and_exit_code() {
+    let mut browser = Browser::signed_in(&FakeApi::new("admin")).await;
+    browser.post(REPLICA, "program=/bin/false").await;
+    assert_eq!(end_of(&mut browser, REPLICA).await, "exit code 1");
+    let page = browser.get(REPLICA).await.text;
+    for part in ["%2Fbin%2Ffalse", "The program ended: exit code 1.", "name=\"program\""] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(!page.contains("console.js"), "nothing changes any more: {page}");
+    browser.post(REPLICA, "program=ash").await;
+    let page = browser.get(REPLICA).await.text;
+    assert!(page.contains("console.js") && !page.contains("exit code"), "{page}");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use meshd_types::Digest;
 use serde_json::Value;
 use std::{
     fs,
+    net::{IpAddr, TcpStream},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
@@ -64,6 +65,37 @@ impl Host {
         names.filter(|name| name != "runtime").collect()
     }
 
+    /// What is left of replicas: files, images, control groups, processes and mounts.
+    fn leftovers(&self) -> Vec<String> {
+        let images = fs::read_dir(self.agent.file("machines/container-images"));
+        let images = images.into_iter().flatten().flatten().map(|entry| entry.path());
+        let group = Some(self.cgroup()).filter(|group| group.exists());
+        let paths = images.chain(group).map(|path| path.display().to_string());
+        // Of replicas, not of the agent, which names the folder.
+        let folder = format!("{}/", self.containers().display());
+        let processes = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+            let read = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
+            let text = [read("cmdline"), read("mounts")].concat();
+            let is_of_replica = String::from_utf8_lossy(&text).contains(&folder);
+            is_of_replica.then(|| entry.path().display().to_string())
+        });
+        self.replicas().into_iter().chain(paths).chain(processes).collect()
+    }
+
+    /// Its machine loses power: every process ends, and what is in memory is gone.
+    fn cut_power(&mut self) {
+        self.agent.cut_power();
+        let group = self.cgroup();
+        eventually("its processes end", || {
+            fs::write(group.join("cgroup.kill"), "1").map_err(|error| error.to_string())?;
+            remove_groups(&group);
+            if group.exists() { Err(group.display().to_string()) } else { Ok(()) }
+        });
+        for folder in ["containers", "machines"] {
+            fs::remove_dir_all(self.agent.file(folder)).unwrap();
+        }
+    }
+
     /// The parent of the control groups of its replicas.
     fn cgroup(&self) -> PathBuf {
         let folder = self.containers();
@@ -81,6 +113,14 @@ impl Drop for Host {
         // A failed test leaves no program.
         let _ = fs::write(self.cgroup().join("cgroup.kill"), "1");
     }
+}
+
+/// Removes control groups that have no process, children first.
+fn remove_groups(group: &Path) {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    groups.for_each(|entry| remove_groups(&entry.path()));
+    let _ = fs::remove_dir(group);
 }
 
 pub fn run(world: &World, args: &[&str]) -> String {
@@ -116,11 +156,13 @@ fn answers(world: &World, id: &str) {
     assert!(answer.contains("hello from a container"), "{answer}");
 }
 
+fn address_of(world: &World, id: &str) -> IpAddr {
+    let node = world.json(&["node", "show", id, "-o", "json"]);
+    node["address"].as_str().and_then(|text| text.parse().ok()).expect("an address")
+}
+
 fn get(world: &World, id: &str, path: &str) -> String {
-    let nodes = world.json(&["node", "list", "-o", "json"]);
-    let node = nodes.as_array().unwrap().iter().find(|node| node["id"] == id).unwrap();
-    let address = node["address"].as_str().unwrap();
-    let url = format!("http://{address}:8080/{path}");
+    let url = format!("http://{}:8080/{path}", address_of(world, id));
     let answer = eventually("the published port answers", || {
         world
             .central
@@ -191,15 +233,49 @@ fn imported_image_runs_on_its_nodes_moves_at_a_drain_and_leaves_nothing() {
 
 fn nothing_is_left(hosts: &[Host]) {
     eventually("nothing is left", || {
-        let left: Vec<String> = hosts
-            .iter()
-            .flat_map(|host| {
-                let groups = Some(host.cgroup()).filter(|group| group.exists());
-                host.replicas().into_iter().chain(groups.map(|group| group.display().to_string()))
-            })
-            .collect();
+        let left: Vec<String> = hosts.iter().flat_map(Host::leftovers).collect();
         if left.is_empty() { Ok(()) } else { Err(left.join(", ")) }
     });
+}
+
+#[test]
+fn replica_of_a_node_without_power_is_served_by_a_third_node_and_leaves_nothing() {
+    let mut world = World::prepared("auto");
+    world.start();
+    let mut hosts = boot_hosts(&world, NODES);
+    run_web(&world, &["--replicas", "2"]);
+    let nodes = healthy_nodes(&world, None);
+    nodes.iter().for_each(|node| answers(&world, node));
+    let has_first = |host: &Host| host.replicas() == ["web.0"];
+    let lost = hosts.iter().position(has_first).expect("the node of web.0");
+    hosts[lost].cut_power();
+    eventually("the replica is unreachable", || {
+        let web = world.json(&["container", "show", "web", "-o", "json"]);
+        let is_lost = web["replicas"][0]["phase"] == "unreachable";
+        if is_lost { Ok(()) } else { Err(web.to_string()) }
+    });
+    answers(&world, &nodes[1]);
+    let running: usize = hosts.iter().map(|host| host.replicas().len()).sum();
+    assert_eq!(running, 1, "nobody has said that the machine is off");
+
+    let name = world.json(&["node", "show", &nodes[0], "-o", "json"])["name"].clone();
+    eventually("the node has been silent for long enough", || {
+        let fence = ["node", "fence", &nodes[0], "--confirm", name.as_str().unwrap()];
+        let fenced = world.meshd(&fence);
+        if fenced.status.success() { Ok(()) } else { Err(stderr(&fenced)) }
+    });
+    let moved = healthy_nodes(&world, Some(&nodes[0]));
+    assert!(!nodes.contains(&moved[0]) && moved[1] == nodes[1], "{nodes:?} {moved:?}");
+    moved.iter().for_each(|node| answers(&world, node));
+    let third = hosts.iter().position(has_first).expect("the third node has web.0");
+    assert_ne!(third, lost);
+    run(&world, &["container", "delete", "web", "--yes"]);
+    nothing_is_left(&hosts);
+    for node in &moved {
+        let address = address_of(&world, node);
+        let refused = world.central.inside(|| TcpStream::connect((address, 8080))).unwrap();
+        assert!(refused.is_err(), "a published port of {node}");
+    }
 }
 
 /// A new central node has the site as of a backup.
@@ -247,6 +323,10 @@ fn restored_site_starts_no_second_copy_of_a_replica_that_moved() {
     let refused = world.meshd(&["container", "start", "web"]);
     let why = stderr(&refused);
     assert!(!refused.status.success() && why.contains("container delete web.0"), "{why}");
+
+    run(&world, &["container", "stop", "web"]);
+    let shown = run(&world, &["container", "show", "web"]);
+    assert!(shown.contains("runs a copy") && !shown.contains("stopped"), "{shown}");
 
     // The operator ends the copy, and starts the replica where it is on record.
     run(&world, &["container", "delete", "web.0", "--yes"]);

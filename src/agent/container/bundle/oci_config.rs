@@ -135,9 +135,7 @@ fn mounts(spec: &ReplicaSpec, paths: &ReplicaPaths) -> Vec<Value> {
         mount("/dev/mqueue", "mqueue", &["nosuid", "nodev", "noexec"]),
         mount("/sys", "sysfs", &["nosuid", "nodev", "noexec", "ro"]),
     ];
-    // A link of the image may lead a volume to /proc, which must be procfs.
-    let is_first = failpoint::defends("container-procfs");
-    if is_first { volumes.chain(own).collect() } else { own.into_iter().chain(volumes).collect() }
+    volumes.chain(own).collect()
 }
 
 fn mount(destination: &str, kind: &str, options: &[&str]) -> Value {

@@ -4,12 +4,18 @@
 
 use super::{Launch, LaunchError};
 use crate::container::replica_paths::ReplicaPaths;
-use rustix::mount::{MountFlags, mount};
+use meshd_proto::container::ContainerFault;
+use meshd_types::failpoint;
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, mkdirat, open, openat2},
+    io::Errno,
+    mount::{MountFlags, mount},
+};
 use std::{
     ffi::CString,
     fs::DirBuilder,
     io,
-    os::unix::fs::DirBuilderExt as _,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt as _},
     path::Path,
     process::{Command, Stdio},
 };
@@ -17,6 +23,8 @@ use std::{
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 /// Name of the mounts.
 const SOURCE: &str = "meshd-container";
+/// Folders that the container runtime mounts in every replica.
+const RUNTIME_MOUNTS: [&str; 3] = ["/proc", "/dev", "/sys"];
 
 pub(super) fn mount_all(paths: &ReplicaPaths, launch: &Launch) -> Result<(), LaunchError> {
     mount_file(&launch.image, &paths.image()).map_err(LaunchError::of_step("mount the image"))?;
@@ -42,7 +50,45 @@ pub(super) fn mount_all(paths: &ReplicaPaths, launch: &Launch) -> Result<(), Lau
         work.display()
     );
     mount_at(&paths.root(), "overlay", &layers)
-        .map_err(LaunchError::of_step("mount the root file system"))
+        .map_err(LaunchError::of_step("mount the root file system"))?;
+    let volumes = launch.spec.mounts.iter().map(|mount| mount.path.as_str());
+    let mut mount_points = RUNTIME_MOUNTS.into_iter().chain(volumes);
+    mount_points.try_for_each(|path| make_mount_point(&paths.root(), path))
+}
+
+/// Makes a folder of a root for a mount. The container runtime follows links of the image, so a
+/// volume would cover another folder than the ordered one, such as the root or procfs.
+fn make_mount_point(root: &Path, path: &str) -> Result<(), LaunchError> {
+    if !failpoint::defends("container-mount-links") {
+        return Ok(());
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let failed = LaunchError::of_step("make a mount point");
+    let mut folder = open(root, flags, Mode::empty()).map_err(&failed)?;
+    let mut end = 0;
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        end += 1 + name.len();
+        folder = enter_or_make(&folder, name).map_err(|error| match error {
+            Errno::LOOP | Errno::NOTDIR => {
+                let kind = if error == Errno::LOOP { "a link" } else { "no folder" };
+                let detail =
+                    format!("cannot mount at {path}: {} of the image is {kind}", &path[..end]);
+                LaunchError::new(ContainerFault::MountPath, detail)
+            }
+            error => failed(error),
+        })?;
+    }
+    Ok(())
+}
+
+/// Opens a folder of a folder, and makes it if it is missing. A link is an error.
+fn enter_or_make(folder: &OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
+    match mkdirat(folder, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat2(folder, name, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH)
 }
 
 fn make_folder(folder: &Path) -> io::Result<()> {
@@ -67,4 +113,34 @@ fn mount_file(file: &Path, target: &Path) -> Result<(), String> {
         return Ok(());
     }
     Err(String::from_utf8_lossy(&mounted.stderr).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn mount_point_is_made_without_following_links_of_the_image() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let root = dir.path().join("root");
+        fs::create_dir_all(root.join("srv")).expect("made");
+        fs::write(root.join("file"), "").expect("written");
+        symlink("..", root.join("proc")).expect("linked");
+        symlink("/srv", root.join("link")).expect("linked");
+        for path in ["/srv", "/srv/a/b", "/new"] {
+            make_mount_point(&root, path).expect(path);
+            assert!(root.join(&path[1..]).is_dir(), "{path}");
+        }
+        for (path, wrong) in [
+            ("/proc", "/proc of the image is a link"),
+            ("/link/a", "/link of the image is a link"),
+            ("/srv/../file/a", "cannot make a mount point"),
+            ("/file/a", "/file of the image is no folder"),
+        ] {
+            let error = make_mount_point(&root, path).expect_err(path);
+            assert!(error.detail.contains(wrong), "{path}: {}", error.detail);
+        }
+        assert!(!dir.path().join("a").exists() && !root.join("srv/a/a").exists());
+    }
 }

@@ -105,6 +105,10 @@ impl SimulatedNode {
 
 const RUNNING: ReplicaState = ReplicaState::Running { healthy: None };
 
+fn waiting(code: u8) -> ReplicaState {
+    ReplicaState::Waiting { code, out_of_memory: false }
+}
+
 #[test]
 fn image_is_fetched_before_the_program_starts() {
     let mut node = SimulatedNode::new(ContainerDesiredState::Run(Box::new(spec(1))));
@@ -143,7 +147,7 @@ fn restart_delay_doubles_to_a_minute_and_begins_anew_after_a_stable_minute() {
     let mut delays = Vec::new();
     for _ in 0..8 {
         node.exit(3);
-        assert_eq!(node.state(), ReplicaState::Waiting { code: 3 });
+        assert_eq!(node.state(), waiting(3));
         let before = node.now;
         while node.state() != RUNNING {
             node.pass(SECOND);
@@ -187,13 +191,13 @@ fn program_that_exceeds_its_memory_fails_unless_it_restarts() {
     let mut node = SimulatedNode::of(|spec| spec.restart = ContainerRestart::Never);
     node.supervisor = killed();
     node.step();
-    let detail = "the program exceeded its memory of 64 MiB".to_owned();
+    let detail = "the program exceeded its memory".to_owned();
     let failed = ReplicaState::Failed { kind: ContainerFault::OutOfMemory, detail };
     assert_eq!(node.state(), failed);
     let mut node = SimulatedNode::of(|_| {});
     node.supervisor = killed();
     node.step();
-    assert_eq!(node.state(), ReplicaState::Waiting { code: 137 });
+    assert_eq!(node.state(), ReplicaState::Waiting { code: 137, out_of_memory: true });
 }
 
 #[test]
@@ -246,7 +250,7 @@ fn unhealthy_program_is_restarted_by_its_policy() {
     probe(&mut node, false);
     assert_eq!(node.state(), ReplicaState::Running { healthy: Some(true) }, "one failure");
     probe(&mut node, false);
-    assert_eq!(node.state(), ReplicaState::Waiting { code: 143 });
+    assert_eq!(node.state(), waiting(143));
     node.pass(SECOND);
     assert_eq!(node.starts, [1, 1]);
 
@@ -268,7 +272,7 @@ fn lost_supervisor_ends_its_program_and_restarts_it() {
     node.supervisor = SupervisorState::Absent;
     node.step();
     assert_eq!(node.actions.last(), Some(&ReplicaAction::Kill));
-    assert_eq!(node.state(), ReplicaState::Waiting { code: 137 });
+    assert_eq!(node.state(), waiting(137));
 }
 
 #[test]
@@ -285,7 +289,7 @@ fn restarted_agent_continues_with_the_record() {
     node.end(7);
     node.machine = restored(&node);
     node.step();
-    assert_eq!(node.state(), ReplicaState::Waiting { code: 7 });
+    assert_eq!(node.state(), waiting(7));
     node.order(ContainerDesiredState::Stopped);
     node.machine = restored(&node);
     node.step();

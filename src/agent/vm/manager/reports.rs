@@ -1,14 +1,12 @@
 //! Combines the state reports of all VMs, within the size of a message.
 
 use super::{PublishedReports, guest_readiness::RunningGuest, reconciler::Reconciler};
-use crate::vm::{
-    disks::ownership_marker, failure::truncate, lock_helpers::send_if_changed, net::nic_addresses,
-};
+use crate::vm::{disks::ownership_marker, lock_helpers::send_if_changed, net::nic_addresses};
 use meshd_proto::{
     MAX_MESSAGE,
     vm::{MAX_VMS, ReportedVmState, VmFetching, VmReport},
 };
-use meshd_types::SystemUuid;
+use meshd_types::{SystemUuid, truncate};
 use std::collections::BTreeMap;
 
 /// Maximum size of all reports in a message, in bytes: the rest is for its other keys.

@@ -15,10 +15,11 @@ use super::{
     exit_status::crash,
     vm_event::{RestartState, ShutdownCause, VmAction, VmEvent},
 };
-use crate::vm::failure::{failure, truncate};
+use crate::vm::failure::failure;
 use meshd_proto::vm::{
     MAX_FAILURE_TEXT, ReportedVmState, RestartPolicy, RestartWhen, VmFailure, VmFailureKind,
 };
+use meshd_types::truncate;
 use std::time::Duration;
 
 /// Timeout of a start, plus an addition for each GiB of memory: with devices or huge pages QEMU

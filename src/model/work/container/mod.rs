@@ -115,6 +115,11 @@ impl Container {
         replicas.filter(move |(_, replica)| replica.node() == Some(node)).map(|(index, _)| index)
     }
 
+    /// Returns why the program of a replica failed, as its node reports it.
+    pub fn fault_of(&self, replica: &Replica) -> Option<String> {
+        transitions::reason_of(&replica.last_report.as_ref()?.state, self.spec.memory_mib)
+    }
+
     /// Returns true if a node has, or may have, anything of the container.
     pub fn is_placed(&self) -> bool {
         self.replicas.iter().any(|replica| replica.placement.is_some())

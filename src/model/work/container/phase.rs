@@ -1,7 +1,7 @@
 //! Phases of replicas for operators.
 
 use super::{Container, ContainerGoal, Replica};
-use meshd_proto::container::ReplicaState;
+use meshd_proto::container::{ContainerRestart, ReplicaState};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
 
@@ -72,6 +72,21 @@ impl Container {
             ReplicaState::Exited { .. } => ReplicaPhase::Exited,
             ReplicaState::Failed { .. } => ReplicaPhase::Failed,
         }
+    }
+
+    /// Returns the replicas that are to run; true for one that does if its node has a link. One that
+    /// has exited as its restart policy expects is not to run.
+    pub fn wanted_replicas(&self) -> impl Iterator<Item = (&Replica, bool)> {
+        let is_on = self.desired_state == ContainerGoal::Run;
+        self.replicas.iter().filter(move |_| is_on).filter_map(|replica| {
+            let phase = self.phase_of(replica, true);
+            let state = replica.last_report.as_ref().map(|report| &report.state);
+            let is_expected = self.spec.restart == ContainerRestart::Never
+                || matches!(state, Some(ReplicaState::Exited { code: 0 }));
+            let has_finished = phase == ReplicaPhase::Exited && is_expected;
+            let runs = matches!(phase, ReplicaPhase::Running | ReplicaPhase::Healthy);
+            (!has_finished).then_some((replica, runs))
+        })
     }
 
     /// Returns true if the node of a replica must release it.

@@ -246,9 +246,17 @@ fn health_and_restarts_are_reported_once_each() {
     assert_eq!(apply(running(Some(true)), 0), Some(ReplicaChange::Healthy));
     assert_eq!(apply(running(Some(true)), 0), None);
     assert_eq!(apply(running(Some(false)), 0), Some(ReplicaChange::Unhealthy));
-    let waiting = ReplicaState::Waiting { code: 137 };
-    assert_eq!(apply(waiting, 0), Some(ReplicaChange::Restarts { code: 137 }));
+    let waiting = ReplicaState::Waiting { code: 1, out_of_memory: false };
+    assert_eq!(apply(waiting, 0), Some(ReplicaChange::Restarts { code: 1, why: None }));
     assert_eq!(apply(running(None), 1), Some(ReplicaChange::Runs));
+}
+
+#[test]
+fn memory_fault_is_named_with_the_limit() {
+    let reason = |state| transitions::reason_of(&state, 64).expect("a reason");
+    let killed = ReplicaState::Waiting { code: 137, out_of_memory: true };
+    assert_eq!(reason(killed), "out of memory (limit 64 MiB)");
+    assert_eq!(reason(failed(ContainerFault::OutOfMemory)), "out of memory (limit 64 MiB)");
 }
 
 #[test]
@@ -425,7 +433,7 @@ fn apply(container: &mut Container, index: usize, happening: Happening) {
             let state = match state {
                 0 => ReplicaState::Starting,
                 1 => ReplicaState::Running { healthy: Some(true) },
-                2 => ReplicaState::Waiting { code: 1 },
+                2 => ReplicaState::Waiting { code: 1, out_of_memory: false },
                 3 => ReplicaState::Exited { code: 0 },
                 4 => failed(ContainerFault::PortInUse),
                 5 => failed(ContainerFault::ImageMissing),

@@ -26,6 +26,8 @@ pub enum ReplicaChange {
     /// The program ended and restarts.
     Restarts {
         code: u8,
+        /// Why, if the node knows it.
+        why: Option<String>,
     },
     Exited {
         code: u8,
@@ -186,7 +188,7 @@ impl Container {
             return None;
         }
         let before_state = before.filter(|before| before.run == report.run).map(|it| &it.state);
-        let change = change_of(before_state, &state);
+        let change = change_of(before_state, &state, self.spec.memory_mib);
         let is_kept = before_state == Some(&state);
         let since = before.filter(|_| is_kept).map_or(now, |before| before.since);
         let ReplicaReport { run, restarts, .. } = *report;
@@ -283,6 +285,7 @@ impl Replica {
             | ContainerFault::Prepare => true,
             ContainerFault::ImageMissing
             | ContainerFault::ImageDiffers
+            | ContainerFault::MountPath
             | ContainerFault::OutOfMemory
             | ContainerFault::ProgramMissing
             | ContainerFault::Unknown => false,
@@ -312,7 +315,23 @@ fn bounded(state: ReplicaState) -> ReplicaState {
     }
 }
 
-fn change_of(before: Option<&ReplicaState>, after: &ReplicaState) -> Option<ReplicaChange> {
+/// Returns why a program failed; `memory_mib` is its limit.
+pub(super) fn reason_of(state: &ReplicaState, memory_mib: u32) -> Option<String> {
+    match state {
+        ReplicaState::Waiting { out_of_memory: true, .. }
+        | ReplicaState::Failed { kind: ContainerFault::OutOfMemory, .. } => {
+            Some(format!("out of memory (limit {memory_mib} MiB)"))
+        }
+        ReplicaState::Failed { kind, detail } => Some(format!("{}: {detail}", kind.as_str())),
+        _ => None,
+    }
+}
+
+fn change_of(
+    before: Option<&ReplicaState>,
+    after: &ReplicaState,
+    memory_mib: u32,
+) -> Option<ReplicaChange> {
     let health = |state: Option<&ReplicaState>| match state {
         Some(ReplicaState::Running { healthy }) => Some(*healthy),
         _ => None,
@@ -326,11 +345,11 @@ fn change_of(before: Option<&ReplicaState>, after: &ReplicaState) -> Option<Repl
             (_, None) => None,
         },
         _ if before == Some(after) => None,
-        ReplicaState::Waiting { code } => Some(ReplicaChange::Restarts { code: *code }),
-        ReplicaState::Exited { code } => Some(ReplicaChange::Exited { code: *code }),
-        ReplicaState::Failed { kind, detail } => {
-            Some(ReplicaChange::Failed(format!("{}: {detail}", kind.as_str())))
+        ReplicaState::Waiting { code, .. } => {
+            Some(ReplicaChange::Restarts { code: *code, why: reason_of(after, memory_mib) })
         }
+        ReplicaState::Exited { code } => Some(ReplicaChange::Exited { code: *code }),
+        ReplicaState::Failed { .. } => reason_of(after, memory_mib).map(ReplicaChange::Failed),
         ReplicaState::Fetching { .. } | ReplicaState::Starting => None,
     }
 }

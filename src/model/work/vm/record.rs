@@ -17,7 +17,7 @@ use meshd_proto::{
         VmReport, VmTarget, VolumeName,
     },
 };
-use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp, VmName, failpoint};
+use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp, VmName, failpoint, truncate};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -365,13 +365,7 @@ impl Vm {
 
 /// Truncates a reported failure, because the agent is not trusted.
 fn bound_failure(mut failure: VmFailure) -> VmFailure {
-    let cut = |text: &mut String| {
-        let end = (0..=MAX_FAILURE_TEXT.min(text.len()))
-            .rev()
-            .find(|end| text.is_char_boundary(*end))
-            .unwrap_or(0);
-        text.truncate(end);
-    };
+    let cut = |text: &mut String| *text = truncate(std::mem::take(text), MAX_FAILURE_TEXT);
     cut(&mut failure.detail);
     failure.log.truncate(MAX_FAILURE_LINES);
     failure.log.iter_mut().for_each(cut);

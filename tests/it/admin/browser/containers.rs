@@ -80,6 +80,14 @@ async fn read_and_type(browser: &WebDriver) {
     click(browser, "#replicas a", "Shell").await;
     wait_for(browser, "h1", "Shell of web.0").await;
     assert_accessible(browser, "containers/web.0/shell").await;
+    // A program that may end before its page is loaded.
+    fill(browser, "program", "/bin/busybox ls /nothing").await;
+    click(browser, "main form button", "Open shell").await;
+    wait_for(browser, "[role=status]", "exit code 1").await;
+    browser.refresh().await.unwrap();
+    wait_for(browser, "pre.terminal", "No such file").await;
+    wait_for(browser, "[role=status]", "The program ended: exit code 1.").await;
+    assert_accessible(browser, "containers/web.0/shell").await;
     click(browser, "main form button", "Open shell").await;
     let terminal = wait_for(browser, "#terminal", "$").await;
     terminal.send_keys("echo answer $((6 * 7))" + Key::Enter).await.unwrap();

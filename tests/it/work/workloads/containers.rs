@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::world::{World, single_orders::SingleOrders as _};
-use meshd_api::{DrainPolicy, RunContainer};
+use meshd_api::{ContainerView, DrainPolicy, RunContainer};
 use meshd_central::{
     ContainerError, ReplicaExecRequest, ReplicaSessionError, ShellTerminal, SpecPart,
 };
@@ -74,6 +74,15 @@ fn node_of(rig: &Rig, index: usize) -> Option<NodeId> {
 fn phase(rig: &Rig, index: usize) -> ReplicaPhase {
     let container = web(rig);
     container.phase_of(&container.replicas[index], true)
+}
+
+/// A node that runs the only replica of the site.
+async fn running_replica(rig: &Rig) -> Machine<'_> {
+    add_image_to(rig);
+    let node = container_host(rig, 1).await;
+    run(rig, json!({})).await.unwrap();
+    report(&node, &[("web.0", RUNS)]).await;
+    node
 }
 
 /// What the link of a node sends for its replicas.
@@ -168,9 +177,7 @@ async fn report_of_a_node_changes_only_its_own_replicas() {
 async fn release_by_another_node_changes_nothing() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image_to(&rig);
-    let first = container_host(&rig, 1).await;
-    run(&rig, json!({})).await.unwrap();
+    let first = running_replica(&rig).await;
     let second = container_host(&rig, 2).await;
     rig.central.containers.delete("web", &ordered(Verb::ContainerDelete)).await.unwrap();
     release(&second, "web.0").await;
@@ -185,10 +192,7 @@ async fn release_by_another_node_changes_nothing() {
 async fn drained_node_releases_its_replicas_and_others_get_them() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image_to(&rig);
-    let first = container_host(&rig, 1).await;
-    run(&rig, json!({})).await.unwrap();
-    report(&first, &[("web.0", RUNS)]).await;
+    let first = running_replica(&rig).await;
     let second = container_host(&rig, 2).await;
     let id = first.id();
     let drain = ordered(Verb::Drain);
@@ -207,10 +211,7 @@ async fn drained_node_releases_its_replicas_and_others_get_them() {
 async fn replica_of_a_lost_node_moves_after_its_boot_and_not_before() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image_to(&rig);
-    let mut first = container_host(&rig, 1).await;
-    run(&rig, json!({})).await.unwrap();
-    report(&first, &[("web.0", RUNS)]).await;
+    let mut first = running_replica(&rig).await;
     let lost = first.id();
     first.power_off().await;
     rig.pass(Duration::from_secs(30)).await;
@@ -229,10 +230,7 @@ async fn replica_of_a_lost_node_moves_after_its_boot_and_not_before() {
 async fn fenced_node_loses_its_replicas_and_removed_one_only_by_order() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image_to(&rig);
-    let mut first = container_host(&rig, 1).await;
-    run(&rig, json!({})).await.unwrap();
-    report(&first, &[("web.0", RUNS)]).await;
+    let mut first = running_replica(&rig).await;
     first.lose_power().await;
     rig.pass(SILENT).await;
     let second = container_host(&rig, 2).await;
@@ -299,10 +297,7 @@ async fn replica_without_record_blocks_its_node_until_it_is_deleted() {
 async fn stopped_container_starts_again_under_a_new_number() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image_to(&rig);
-    let node = container_host(&rig, 1).await;
-    run(&rig, json!({})).await.unwrap();
-    report(&node, &[("web.0", RUNS)]).await;
+    let node = running_replica(&rig).await;
     rig.central.containers.stop("web", &ordered(Verb::ContainerStop)).await.unwrap();
     assert_eq!(entries(&node).await, [("web.0".to_owned(), ContainerDesiredState::Stopped)]);
     report(&node, &[("web.0", ReplicaState::Exited { code: 143 })]).await;
@@ -311,6 +306,20 @@ async fn stopped_container_starts_again_under_a_new_number() {
     let sent = entries(&node).await;
     let [(_, ContainerDesiredState::Run(spec))] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(spec.run, 2);
+}
+
+#[tokio::test]
+async fn replica_that_exceeds_its_memory_is_shown_with_its_limit() {
+    let world = World::prepared("auto");
+    let rig = Rig::new(&world);
+    let node = running_replica(&rig).await;
+    let waits = ReplicaState::Waiting { code: 137, out_of_memory: true };
+    report(&node, &[("web.0", waits)]).await;
+    let replica = ContainerView::new(&web(&rig), |_| true).replicas.remove(0);
+    let why = "out of memory (limit 256 MiB)";
+    assert_eq!((replica.phase, replica.detail.as_str()), (ReplicaPhase::Waiting, why));
+    let events = format!("{:?}", rig.events("container"));
+    assert!(events.contains(&format!("ended with code 137 and restarts: {why}")), "{events}");
 }
 
 #[tokio::test]
@@ -364,10 +373,7 @@ async fn restore(rig: &Rig) {
 async fn restored_replica_is_not_started_while_another_node_may_run_it() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image_to(&rig);
-    let mut first = container_host(&rig, 1).await;
-    run(&rig, json!({})).await.unwrap();
-    report(&first, &[("web.0", RUNS)]).await;
+    let mut first = running_replica(&rig).await;
     restore(&rig).await;
     assert_eq!((phase(&rig, 0), entries(&first).await), (ReplicaPhase::Unconfirmed, Vec::new()));
 
@@ -403,9 +409,7 @@ async fn restored_replica_is_not_started_while_another_node_may_run_it() {
 async fn restored_replica_is_confirmed_by_its_node_under_the_number_there() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    add_image_to(&rig);
-    let first = container_host(&rig, 1).await;
-    run(&rig, json!({})).await.unwrap();
+    let first = running_replica(&rig).await;
     restore(&rig).await;
     let second = container_host(&rig, 2).await;
     report(&second, &[("web.0", RUNS)]).await;

@@ -27,13 +27,10 @@ use meshd_api::{ContainerView, ReplicaCount, RunContainer, routes as api};
 use meshd_central::{ReplicaExecRequest, ReplicaSessionError, Shared};
 use meshd_model::{
     fleet::{AuditContext, Verb},
-    work::container::{Container, ContainerGoal, Replica, ReplicaPhase},
+    work::container::{Container, ReplicaPhase},
 };
-use meshd_proto::{
-    container::{ContainerRestart, ReplicaState},
-    shell::TerminalName,
-};
-use meshd_types::NodeId;
+use meshd_proto::shell::TerminalName;
+use meshd_store::ReplicaCounts;
 use serde::Deserialize;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
@@ -64,7 +61,15 @@ impl From<ReplicaSessionError> for Refused {
 }
 
 fn view(central: &Shared, container: &Container) -> ContainerView {
-    ContainerView::new(container, |node| central.links.is_linked(node))
+    let mut view = ContainerView::new(container, |node| central.links.is_linked(node));
+    // By its record, nothing of it runs.
+    for (index, why) in central.containers.copies_elsewhere(container) {
+        let replica = &mut view.replicas[index];
+        if replica.phase == ReplicaPhase::Stopped {
+            (replica.phase, replica.detail) = (ReplicaPhase::Unconfirmed, why);
+        }
+    }
+    view
 }
 
 async fn list(
@@ -87,29 +92,11 @@ pub(crate) fn all(central: &Shared) -> Vec<ContainerView> {
     all.iter().map(|container| view(central, container)).collect()
 }
 
-/// Returns the number of replicas that are to run, and of those that do. A replica that has exited
-/// as its restart policy expects is not to run.
+/// Returns the number of replicas that are to run, and of those that do. Every page shows it.
 pub(crate) fn replica_count(central: &Shared) -> ReplicaCount {
-    let replicas_of = |container: &Container| {
-        if container.desired_state != ContainerGoal::Run {
-            return Vec::new();
-        }
-        let replica = |replica: &Replica| {
-            let phase = container.phase_of(replica, true);
-            let state = replica.last_report.as_ref().map(|report| &report.state);
-            let is_expected = container.spec.restart == ContainerRestart::Never
-                || matches!(state, Some(ReplicaState::Exited { code: 0 }));
-            let runs = matches!(phase, ReplicaPhase::Running | ReplicaPhase::Healthy);
-            let has_finished = phase == ReplicaPhase::Exited && is_expected;
-            (!has_finished).then_some((replica.node(), runs))
-        };
-        container.replicas.iter().filter_map(replica).collect::<Vec<_>>()
-    };
-    let replicas = central.containers.collect(replicas_of).concat();
-    let runs = |(node, runs): &&(Option<NodeId>, bool)| {
-        *runs && node.is_some_and(|node| central.links.is_linked(node))
-    };
-    ReplicaCount { running: replicas.iter().filter(runs).count(), total: replicas.len() }
+    let ReplicaCounts { wanted, running } = central.containers.replica_counts();
+    let linked = running.iter().filter(|(node, _)| central.links.is_linked(**node));
+    ReplicaCount { running: linked.map(|(_, count)| count).sum(), total: wanted }
 }
 
 async fn show(State(central): State<Shared>, Path(name): Path<String>) -> Answer<ContainerView> {

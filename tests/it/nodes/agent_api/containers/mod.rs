@@ -77,6 +77,7 @@ fn write_image(folder: &Path) -> PathBuf {
         symlink("busybox", tree.join("bin").join(name)).expect("linked");
     }
     symlink("/proc", tree.join("link")).expect("linked");
+    symlink("/", tree.join("all")).expect("linked");
     fs::write(tree.join("srv/hello"), "hello from a container\n").expect("written");
     make_squashfs(&tree)
 }

@@ -43,16 +43,27 @@ async fn replica_reads_mounted_volumes_and_opens_no_device_of_the_node() {
 }
 
 #[tokio::test]
-async fn volume_behind_a_link_of_the_image_hides_no_procfs() {
+async fn volume_behind_a_link_of_the_image_is_refused_by_its_name() {
     let mut node = ContainerNode::start().await;
     let files = tempfile::tempdir().expect("a folder");
     let tree = files.path().join("false");
     fs::create_dir_all(tree.join("self")).expect("made");
     fs::write(tree.join("self/status"), "false\n").expect("written");
-    let mounts = vec![volume(&node, &tree, "/link")];
-    let spec = node.spec("grep Seccomp: /proc/self/status; exit 7");
-    node.run(ReplicaSpec { mounts, ..spec }).await;
-    node.reports_state(ReplicaState::Exited { code: 7 }).await;
-    assert_eq!(node.log(), "Seccomp:\t2\n");
+    for (run, path, wrong) in [
+        (1, "/link", "/link of the image is a link"),
+        (2, "/all", "/all of the image is a link"),
+        (3, "/all/srv/data", "/all of the image is a link"),
+        (4, "/srv/hello", "/srv/hello of the image is no folder"),
+    ] {
+        let mounts = vec![volume(&node, &tree, path)];
+        let spec = node.spec("grep Seccomp: /proc/self/status");
+        node.run(ReplicaSpec { run, mounts, ..spec }).await;
+        let report = node.reports(|report| report.run == run && report.state.has_ended()).await;
+        let ReplicaState::Failed { kind: ContainerFault::MountPath, detail } = &report.state else {
+            panic!("{path}: {report:?}: {}", node.log());
+        };
+        assert!(detail.contains(path) && detail.contains(wrong), "{detail}");
+    }
+    assert_eq!(node.log(), "", "no program has started");
     node.remove().await;
 }
