@@ -44,6 +44,8 @@ pub struct BuildRequest {
     pub work_dir: PathBuf,
     /// Promote the version at once. The first version of an image is promoted in any case.
     pub promote: bool,
+    /// Build an image that is up to date, too: its packages may have newer versions.
+    pub refresh: bool,
 }
 
 /// Builds an image from a recipe of packages, unless it is up to date: same recipe, intact blobs.
@@ -100,8 +102,11 @@ fn collect(folder: &Path, prefix: &str, fields: &mut Vec<Vec<u8>>) -> Result<(),
 }
 
 /// Finds an intact version of the same recipe, preferably the current one, and promotes it on
-/// request.
+/// request. `None` if the request is to build in any case.
 pub(super) fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> {
+    if request.refresh {
+        return None;
+    }
     let blobs_dir = &request.blobs_dir;
     let name = &request.name;
     let current = load_image(blobs_dir, name).ok().map(|image| image.manifest);

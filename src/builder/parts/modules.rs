@@ -31,7 +31,11 @@ pub fn parse_dependencies(text: &str) -> Result<BTreeMap<&str, Vec<&str>>, Modul
     }
 }
 
-/// Returns the modules at or below `listed` (paths under `kernel/`), and their dependencies.
+/// Endings of compressed modules, which lists of modules leave out.
+const PACKED: [&str; 4] = ["", ".gz", ".xz", ".zst"];
+
+/// Returns the modules at or below `listed`, and their dependencies. A listed path lies under
+/// `kernel/`, or under the folder of all modules, such as `updates/dkms`.
 ///
 /// # Errors
 /// Every listed path without a module.
@@ -42,12 +46,15 @@ pub fn select<'t>(
     let mut selected = BTreeSet::new();
     let mut absent = Vec::new();
     for path in listed {
-        let path = format!("kernel/{}", path.relative());
-        let folder = format!("{path}/");
-        let below = |module: &&&str| **module == path || module.starts_with(&folder);
-        let mut found = dependencies.keys().filter(below).copied().peekable();
+        let path = path.relative();
+        let is_listed = |module: &&&str| {
+            let rest = module.strip_prefix("kernel/").unwrap_or(module);
+            let rest = [rest, module].iter().find_map(|rest| rest.strip_prefix(path));
+            rest.is_some_and(|rest| rest.starts_with('/') || PACKED.contains(&rest))
+        };
+        let mut found = dependencies.keys().filter(is_listed).copied().peekable();
         if found.peek().is_none() {
-            absent.push(path.clone());
+            absent.push(path.to_owned());
         }
         selected.extend(found);
     }
@@ -97,7 +104,20 @@ kernel/drivers/vfiox/other.ko:
         let dependencies = parse_dependencies(DEP).unwrap();
         let absent = select(&dependencies, &paths(&["drivers/vfio", "drivers/nope", "fs/none.ko"]))
             .unwrap_err();
-        let missing = ["kernel/drivers/nope", "kernel/fs/none.ko"].map(str::to_owned);
+        let missing = ["drivers/nope", "fs/none.ko"].map(str::to_owned);
         assert_eq!(absent, ModulesError::Missing(missing.to_vec()));
+    }
+
+    #[test]
+    fn compressed_module_and_module_of_dkms_are_selected_by_their_paths() {
+        let text = "kernel/drivers/net/a.ko.xz: updates/dkms/b.ko.zst\nupdates/dkms/b.ko.zst:\n\
+                    updates/dkms/c.ko:\n";
+        let dependencies = parse_dependencies(text).unwrap();
+        let chosen = |path: &str| select(&dependencies, &paths(&[path])).map(|found| found.len());
+        for (path, count) in [("drivers/net/a.ko", 2), ("kernel/drivers", 2), ("updates", 2)] {
+            assert_eq!(chosen(path), Ok(count), "{path}");
+        }
+        assert_eq!(chosen("updates/dkms/c.ko"), Ok(1));
+        assert!(chosen("drivers/net/a").is_err() && chosen("dkms/c.ko").is_err());
     }
 }

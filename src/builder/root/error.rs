@@ -9,6 +9,9 @@ use std::{io, path::PathBuf};
 pub enum RootFault {
     #[error("source {} lies in the recipe's folder", .0.display())]
     SourceInRecipe(PathBuf),
+    /// Its owners have no number in the user namespace of the build.
+    #[error("folder {} belongs to user {owner}, not to the user who builds", .folder.display())]
+    ForeignFolder { folder: PathBuf, owner: u32 },
     #[error("cannot read {name}")]
     Read { name: String, source: io::Error },
     #[error("{name} is not an archive: {why}")]
@@ -58,6 +61,7 @@ pub enum RootFault {
 
 meshd_types::hints!(RootFault {
     RootFault::SourceInRecipe(_) => "move it out of that folder, whose files are the recipe";
+    RootFault::ForeignFolder { .. } => "build as root, or archive the folder as root and write tar = \"FILE\"";
     RootFault::Read { .. } => "correct [source] in image.toml";
     RootFault::Archive { .. } => "make the archive again; tar, and tar in gzip, zstd or xz are known";
     RootFault::WrongDigest { .. } => "copy the image again";

@@ -1,8 +1,10 @@
 //! Makes the squashfs of a root and its hash tree.
 
 use super::{
-    contents::ContentStore, error::RootFault, read_archive::digest_of, tree::RootTree,
-    write_archive,
+    archive::{read::digest_of, write},
+    contents::ContentStore,
+    error::RootFault,
+    tree::RootTree,
 };
 use crate::{
     command::ToolCommand,
@@ -60,7 +62,7 @@ pub(super) fn make_squashfs(
         .args(["--xattrs", "--xattrs-include=*", "--directory"])
         .arg(folder.path())
         .fed_by(|input| {
-            written = write_archive::write(tree, contents, BufWriter::new(input));
+            written = write::write(tree, contents, BufWriter::new(input));
         })
         .map_err(failed("make the tree of the root"))?;
     written.map_err(io_error("write", folder.path()))?;

@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `archive` | reads archives into a tree, and writes a tree as one archive |
 //! | `contents` | the store of the contents of files |
 //! | `error` | faults of a root and of its sources |
 //! | `filesystem` | the squashfs and its hash tree |
@@ -10,20 +11,19 @@
 //! | `machine_state` | removes keys, seeds and IDs of the machine that made the root |
 //! | `modules_initrd` | the initramfs: kernel modules and firmware |
 //! | `oci` | reads an OCI layout, and imports images of containers |
-//! | `read_archive` | reads archives into a tree |
 //! | `recipe` | `image.toml` |
 //! | `sources` | fetches the sources as archives |
 //! | `tree` | the files of a root as an index, in which layers are merged |
-//! | `write_archive` | writes a tree as one archive |
 //!
 //! ```text
-//! image.toml ── recipe ── sources ── archives ── read_archive ── tree, contents ──┬── inspect ── kernel
-//!                            │                                                    ├── modules_initrd
-//!                           oci                                                   └── write_archive ── filesystem
+//! image.toml ── recipe ── sources ── archives ── archive::read ── tree, contents ──┬── inspect ── kernel
+//!                            │                                                     ├── modules_initrd
+//!                           oci                                                    └── archive::write ── filesystem
 //! ```
 //! Sources are not trusted: their archives are read by this program, which writes contents into
 //! numbered files. docs/adr/0047-root-images.md explains the choice.
 
+mod archive;
 mod contents;
 mod error;
 mod filesystem;
@@ -32,11 +32,9 @@ mod limits;
 mod machine_state;
 mod modules_initrd;
 mod oci;
-mod read_archive;
 mod recipe;
 mod sources;
 mod tree;
-mod write_archive;
 #[cfg(test)]
 mod tests;
 
@@ -53,12 +51,12 @@ use super::{
     versions::store,
     work_folder::BuildFolder,
 };
+use archive::read::{Reader, Used};
 use contents::ContentStore;
 use inspect::Root;
 use limits::LIMITS;
 use meshd_image::catalog::image::{FORMAT, ImageKind, ImageManifest, RootParts};
 use meshd_types::Digest;
-use read_archive::{Reader, Used};
 use recipe::{RootRecipe, SourceSpec};
 use sources::Fetched;
 use std::collections::BTreeMap;

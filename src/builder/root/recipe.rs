@@ -48,8 +48,10 @@ pub(super) enum SourceSpec {
 pub(super) struct Debian {
     pub(super) suite: String,
     pub(super) packages: Vec<String>,
-    /// URL; without one, mmdebstrap's default of the suite.
+    /// URL; without mirror and sources, mmdebstrap's defaults of the suite.
     pub(super) mirror: Option<String>,
+    /// Lines of `sources.list`, beside the mirror.
+    pub(super) sources: Vec<String>,
     /// Keys that sign the suite; without one, those of apt on this machine.
     pub(super) keyring: Option<PathBuf>,
 }
@@ -118,6 +120,11 @@ fn read_debian(table: &Table<'_>) -> Option<Debian> {
     if let Some(mirror) = mirror.as_ref().filter(|mirror| !is_url(mirror)) {
         table.fault_at(mirror, "is no URL of a mirror", "write https://deb.debian.org/debian");
     }
+    let sources = table.strings("sources");
+    for line in sources.iter().filter(|line| !is_source_line(line)) {
+        let hint = "write it as in sources.list: deb [signed-by=FILE] URL SUITE COMPONENT";
+        table.fault_at(line, "is no line of a repository", hint);
+    }
     let keyring = table.path("keyring");
     if let Some(keyring) = keyring.as_ref().filter(|keyring| !keyring.value.is_file()) {
         let what = format!("{} does not exist", keyring.value.display());
@@ -127,6 +134,7 @@ fn read_debian(table: &Table<'_>) -> Option<Debian> {
         suite: suite?.value,
         packages: packages?.into_iter().map(|at| at.value).collect(),
         mirror: mirror.map(|at| at.value),
+        sources: sources.into_iter().map(|at| at.value).collect(),
         keyring: keyring.map(|at| at.value),
     })
 }
@@ -176,6 +184,11 @@ fn is_plain(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
+/// Returns whether mmdebstrap takes a text as a repository: one line of `sources.list`.
+fn is_source_line(line: &str) -> bool {
+    line.starts_with("deb ") && line.chars().all(|c| c.is_ascii_graphic() || c == ' ')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,11 +215,14 @@ mod tests {
             suite: "bookworm".into(),
             packages: vec!["systemd-sysv".into()],
             mirror: None,
+            sources: vec!["deb http://m/d ./".into()],
             keyring: None,
         };
         let cases = [
             (
-                "debian = { suite = \"bookworm\", packages = [\"systemd-sysv\"] }".to_owned(),
+                "debian = { suite = \"bookworm\", packages = [\"systemd-sysv\"], \
+                 sources = [\"deb http://m/d ./\"] }"
+                    .to_owned(),
                 SourceSpec::Debian(debian),
             ),
             ("oci = \"/site/images/o\"".to_owned(), SourceSpec::Oci { path: path("o"), tag: None }),
@@ -239,6 +255,7 @@ mod tests {
             ("debian = { suite = \"--x\", packages = [\"a,b\"] }", "is no name of a suite"),
             ("debian = { suite = \"s\", packages = [\"a,b\"] }", "is no name of a Debian package"),
             ("debian = { suite = \"s\", packages = [\"a\"], mirror = \"-x\" }", "is no URL"),
+            ("debian = { suite = \"s\", packages = [\"a\"], sources = [\"http://m\"] }", "no line"),
             ("debian = { suite = \"s\", packages = [\"a\"], keyring = \"/no\" }", "/no does not"),
             ("debian = { suite = \"s\", packages = [\"a\"], size = 1 }", "size"),
         ];

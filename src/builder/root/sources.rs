@@ -1,10 +1,10 @@
 //! Fetches the sources of a root as archives.
 
 use super::{
+    archive::read::{Archive, digest_of},
     error::RootFault,
-    limits::LIMITS,
+    limits::{LIMITS, Limits},
     oci::{ImageConfig, Layout},
-    read_archive::{Archive, digest_of},
     recipe::{Debian, RootRecipe, SourceSpec},
 };
 use crate::{
@@ -13,10 +13,12 @@ use crate::{
     work_folder::BuildFolder,
 };
 use meshd_types::Digest;
+use rustix::process::Signal;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::Read as _,
+    os::unix::{fs::MetadataExt as _, process::ExitStatusExt as _},
     path::{Path, PathBuf},
 };
 
@@ -63,7 +65,7 @@ pub(super) fn fetch(recipe: &RootRecipe, work: &BuildFolder) -> Result<Fetched, 
         SourceSpec::Tar(path) => {
             let name = path.display().to_string();
             let digest = digest_of(path, &name)?;
-            let unpacked = unpack(path, &name, &work.path("source.tar"))?;
+            let unpacked = unpack(path, &name, &work.path("source.tar"), LIMITS)?;
             let is_plain = unpacked == *path;
             if !is_plain && digest_of(path, &name)? != digest {
                 return Err(RootFault::Changed(name).into());
@@ -73,7 +75,7 @@ pub(super) fn fetch(recipe: &RootRecipe, work: &BuildFolder) -> Result<Fetched, 
             let archive = Archive { path: unpacked, name, is_layer: false, digest };
             Ok(Fetched { archives: vec![archive], digests, config: None })
         }
-        SourceSpec::Folder(folder) => fetch_folder(folder, work),
+        SourceSpec::Folder(folder) => fetch_folder(folder, work, LIMITS),
         SourceSpec::Oci { path, tag } if path.is_dir() => {
             fetch_layers(&layout(recipe, path, path), tag.as_deref(), work)
         }
@@ -103,7 +105,8 @@ fn fetch_debian(
 ) -> Result<Fetched, BuildError> {
     let path = work.path("source.tar");
     let mut command = ToolCommand::new("mmdebstrap")
-        .args(["--quiet", "--variant=minbase", "--format=tar"])
+        // With --quiet, it says that apt failed, and not why.
+        .args(["--variant=minbase", "--format=tar"])
         // mmdebstrap copies both from this machine.
         .arg("--customize-hook=rm -f \"$1/etc/hostname\" \"$1/etc/resolv.conf\"")
         .arg(format!("--include={}", debian.packages.join(",")))
@@ -113,29 +116,45 @@ fn fetch_debian(
         command = command.arg(format!("--keyring={}", keyring.display()));
     }
     command = command.arg(&debian.suite).arg(&path);
-    if let Some(mirror) = &debian.mirror {
-        command = command.arg(mirror);
-    }
+    command = command.args(&debian.mirror).args(&debian.sources);
     let hint = "check suite, packages, mirror and keyring, and that the mirror is reachable";
     let what = "install the packages of Debian";
     command.run().map_err(|source| BuildError::Command { what, hint, source })?;
     generated(path, "the archive of mmdebstrap")
 }
 
-fn fetch_folder(folder: &Path, work: &BuildFolder) -> Result<Fetched, BuildError> {
+fn fetch_folder(folder: &Path, work: &BuildFolder, limits: Limits) -> Result<Fetched, BuildError> {
     let name = folder.display().to_string();
-    fs::read_dir(folder).map_err(|source| RootFault::Read { name: name.clone(), source })?;
+    let unreadable = |source| RootFault::Read { name: name.clone(), source };
+    fs::read_dir(folder).map_err(unreadable)?;
+    let owner = fs::metadata(folder).map_err(unreadable)?.uid();
+    let user = rustix::process::geteuid();
+    if !user.is_root() && owner != user.as_raw() {
+        return Err(RootFault::ForeignFolder { folder: folder.to_owned(), owner }.into());
+    }
     let path = work.path("source.tar");
     let archive = File::create(&path).map_err(io_error("make", &path))?;
-    ToolCommand::as_mapped_root("tar")
-        .args(["--create", "--numeric-owner", "--sort=name", "--one-file-system", "--format=pax"])
-        .args(["--xattrs", "--xattrs-include=*", "--pax-option=delete=atime,delete=ctime"])
-        .arg("--directory")
+    let read = ToolCommand::as_mapped_root("prlimit")
+        .arg(format!("--fsize={}", limits.bytes))
+        .args(["tar", "--create", "--numeric-owner", "--sort=name", "--one-file-system"])
+        .args(["--format=pax", "--pax-option=delete=atime,delete=ctime"])
+        .args(["--xattrs", "--xattrs-include=*", "--directory"])
         .arg(folder)
         .arg(".")
-        .into_file(archive)
-        .map_err(failed("read the folder of the root"))?;
+        .into_file(archive);
+    read.map_err(|error| match is_full(&error, &path, limits) {
+        true => RootFault::TooLarge(limits).into(),
+        false => failed("read the folder of the root")(error),
+    })?;
     generated(path, &name)
+}
+
+/// Returns whether a program failed because it may not write more bytes. xz skips zeros, so its
+/// file may be shorter.
+fn is_full(error: &CommandError, path: &Path, limits: Limits) -> bool {
+    let is_signalled = matches!(error, CommandError::Failed { status, .. }
+        if status.signal() == Some(Signal::XFSZ.as_raw()));
+    is_signalled || fs::metadata(path).is_ok_and(|meta| meta.len() >= limits.bytes)
 }
 
 /// Returns an archive that a program of the build made.
@@ -177,14 +196,14 @@ fn fetch_layers(
     for (number, layer) in (1..).zip(&image.layers) {
         digests.insert(format!("layer {number:03}"), layer.digest);
         let name = format!("layer {} of {}", layer.digest.short(), layout.name);
-        let path = unpack(&layer.path, &name, &work.path(&format!("layer{number}.tar")))?;
+        let path = unpack(&layer.path, &name, &work.path(&format!("layer{number}.tar")), LIMITS)?;
         archives.push(Archive { path, name, is_layer: true, digest: Some(layer.unpacked) });
     }
     Ok(Fetched { archives, digests, config: Some(image.config) })
 }
 
 /// Unpacks a compressed archive. Returns the path of the plain archive.
-fn unpack(path: &Path, name: &str, to: &Path) -> Result<PathBuf, BuildError> {
+fn unpack(path: &Path, name: &str, to: &Path, limits: Limits) -> Result<PathBuf, BuildError> {
     let unreadable = |source| RootFault::Read { name: name.to_owned(), source };
     let open = || meshd_config::files::open_regular(path).map_err(unreadable);
     let mut magic = Vec::new();
@@ -193,12 +212,10 @@ fn unpack(path: &Path, name: &str, to: &Path) -> Result<PathBuf, BuildError> {
         return Ok(path.to_owned());
     };
     let out = File::create(to).map_err(io_error("make", to))?;
-    let unpacked = limited(program, LIMITS.bytes).arg("-dc").input(open()?).into_file(out);
+    let unpacked = limited(program, limits.bytes).arg("-dc").input(open()?).into_file(out);
     match unpacked {
         Ok(()) => Ok(to.to_owned()),
-        Err(_) if fs::metadata(to).is_ok_and(|meta| meta.len() >= LIMITS.bytes) => {
-            Err(RootFault::TooLarge(LIMITS).into())
-        }
+        Err(error) if is_full(&error, to, limits) => Err(RootFault::TooLarge(limits).into()),
         Err(error @ CommandError::Start { .. }) => Err(failed("unpack an archive")(error)),
         Err(error) => {
             let why = error.to_string();
@@ -216,8 +233,8 @@ pub(super) fn limited(program: &str, bytes: u64) -> ToolCommand {
 mod tests {
     use super::*;
     use crate::root::{
+        archive::read::{Reader, Used},
         contents::ContentStore,
-        read_archive::{Reader, Used},
         tree::RootTree,
     };
     use meshd_types::Architecture;
@@ -266,5 +283,35 @@ mod tests {
         let cut = fetch(&recipe, &work).unwrap();
         let refused = reader.add(&cut.archives[0]);
         assert!(matches!(&refused, Err(RootFault::Archive { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn source_that_expands_beyond_the_limit_is_refused_when_it_is_reached() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = BuildFolder::begin(dir.path(), "work").unwrap();
+        let limits = Limits { entries: 100, bytes: 1 << 20 };
+        let zeros = dir.path().join("zeros");
+        File::create(&zeros).unwrap().set_len(64 << 20).unwrap();
+        let is_too_large = |error: &BuildError| {
+            matches!(error, BuildError::Root { source: RootFault::TooLarge(_), .. })
+        };
+        for (_, program) in COMPRESSIONS {
+            let packed = dir.path().join(program);
+            let out = File::create(&packed).unwrap();
+            let command = ToolCommand::new(program).arg("-1c").input(File::open(&zeros).unwrap());
+            command.into_file(out).unwrap();
+            assert!(fs::metadata(&packed).unwrap().len() < limits.bytes, "{program}");
+            let to = work.path(program);
+            let refused = unpack(&packed, "zeros", &to, limits).unwrap_err();
+            assert!(is_too_large(&refused), "{program}: {refused:?}");
+            assert!(fs::metadata(to).unwrap().len() <= limits.bytes, "{program}");
+        }
+        let folder = dir.path().join("tree");
+        fs::create_dir(&folder).unwrap();
+        File::create(folder.join("sparse")).unwrap().set_len(1 << 40).unwrap();
+        let refused = fetch_folder(&folder, &work, limits).map(|fetched| fetched.digests);
+        let refused = refused.expect_err("it has 1 TiB");
+        assert!(is_too_large(&refused), "{refused:?}");
+        assert!(fs::metadata(work.path("source.tar")).unwrap().len() <= limits.bytes);
     }
 }

@@ -1,9 +1,8 @@
 //! `meshd bundle`: builds and lists bundles. All commands work on files and need no running meshd.
 
-use super::{build_failure, unreadable, versions::Prune};
+use super::{begin_build, build_failure, unreadable, versions::Prune};
 use crate::cli::{
     Context, Failure,
-    lab::signals::on_first_end_signal,
     output::{
         list::ListOutput,
         print::{bytes, table, write},
@@ -12,8 +11,7 @@ use crate::cli::{
 };
 use clap::Subcommand;
 use meshd_builder::{
-    ArtifactKind, BundleRequest, ImageState, ListedBundle, build_bundle, interrupt, list_bundles,
-    recipes_dir,
+    ArtifactKind, BundleRequest, ImageState, ListedBundle, build_bundle, list_bundles, recipes_dir,
 };
 use meshd_config::{Site, suggest};
 use meshd_image::catalog::versions::{CACHE, WORK};
@@ -113,7 +111,7 @@ fn build(site: &Site, name: &str) -> Result<(), Failure> {
         "all" => views(site)?.into_iter().filter(used).map(|view| view.bundle.name).collect(),
         name => vec![find(site, name)?],
     };
-    on_first_end_signal(interrupt)?;
+    begin_build()?;
     for name in names {
         let request = BundleRequest {
             recipe_dir: recipes_dir(&site.images_dir).join(name.as_str()),

@@ -50,6 +50,9 @@ pub(super) enum Image {
         /// Keep the current version in use
         #[arg(long)]
         no_promote: bool,
+        /// Build again for newer packages of the same recipe
+        #[arg(long)]
+        refresh: bool,
     },
     /// Import and verify Alpine's netboot files and packages
     Import {
@@ -110,7 +113,7 @@ impl Image {
         let site = context.site()?;
         match self {
             Image::List { output } => output.print(&local_images(&site)?, |all| list(all)),
-            Image::Build { name, no_promote } => build(&site, &name, !no_promote),
+            Image::Build { name, no_promote, refresh } => build(&site, &name, !no_promote, refresh),
             Image::Import { name, container: Some(source), arch, .. } => {
                 import_container_image(&site, &name, source, arch)
             }
@@ -192,16 +195,24 @@ pub(super) fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
     })
 }
 
-fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
+/// Prepares a build: the first signal to end removes its files. Programs of a build copy the modes
+/// of what they unpack, so the umask of the user must not change them.
+fn begin_build() -> Result<(), Failure> {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    Ok(on_first_end_signal(meshd_builder::interrupt)?)
+}
+
+fn build(site: &Site, name: &str, promote: bool, refresh: bool) -> Result<(), Failure> {
     let mut names: Vec<ImageName> = match name {
         "all" => site.profiles.values().map(|profile| profile.image.clone()).collect(),
         name => vec![find(site, name)?],
     };
     names.sort_unstable();
     names.dedup();
-    on_first_end_signal(meshd_builder::interrupt)?;
+    begin_build()?;
     for name in names {
-        print_outcome(meshd_builder::build(&request(site, name, promote), &Drawing::new()))?;
+        let request = BuildRequest { refresh, ..request(site, name, promote) };
+        print_outcome(meshd_builder::build(&request, &Drawing::new()))?;
     }
     Ok(())
 }
@@ -215,6 +226,7 @@ fn request(site: &Site, name: ImageName, promote: bool) -> BuildRequest {
         work_dir: site.blobs_dir.join(WORK),
         name,
         promote,
+        refresh: false,
     }
 }
 
@@ -268,7 +280,7 @@ fn import(
         ));
     }
     let request = ImportRequest { build: request(site, name, promote), from, mirror, trust_mirror };
-    on_first_end_signal(meshd_builder::interrupt)?;
+    begin_build()?;
     print_outcome(meshd_builder::import(&request, &Drawing::new()))
 }
 
@@ -293,7 +305,7 @@ fn import_container_image(
         work_dir: site.blobs_dir.join(WORK),
         now: now(),
     };
-    on_first_end_signal(meshd_builder::interrupt)?;
+    begin_build()?;
     let imported = meshd_builder::import_container(&import, &Drawing::new());
     let volume = imported.map_err(|error| match error {
         _ if meshd_builder::is_interrupted() => Failure::new("interrupted", ""),

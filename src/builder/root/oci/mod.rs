@@ -7,7 +7,7 @@
 
 pub(super) mod container;
 
-use super::{error::RootFault, read_archive::digest_of};
+use super::{archive::read::digest_of, error::RootFault};
 use meshd_config::files::read_regular;
 use meshd_types::{Architecture, Digest};
 use serde::Deserialize;

@@ -74,6 +74,7 @@ impl Desk {
                 cache_dir: dir.join("cache"),
                 work_dir: dir.join("work"),
                 promote: true,
+                refresh: false,
             },
             from: from.map(Path::to_owned),
             mirror: None,

@@ -4,10 +4,14 @@
 //! finds archives that are too large before anything is stored; the second adds the entries.
 
 use super::{
-    contents::ContentStore,
-    error::RootFault,
-    limits::Limits,
-    tree::{Inode, InodeKind, Meta, PathFault, RootTree},
+    super::{
+        contents::ContentStore,
+        error::RootFault,
+        limits::Limits,
+        tree::{Inode, InodeKind, Meta, PathFault, RootTree},
+    },
+    pax::{HeaderCopy, Records},
+    sparse,
 };
 use crate::command::{CommandError, interrupt::is_interrupted};
 use meshd_image::overlay::HeaderLimit;
@@ -29,8 +33,9 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 const RESERVED: &[u8] = b".wh..wh.";
 /// Beginning of the record of an extended attribute in an archive.
 const ATTRIBUTE: &str = "SCHILY.xattr.";
-/// Beginning of the records of a sparse file in an archive of the format pax.
-const PAX_SPARSE: &str = "GNU.sparse.";
+/// Records with the path, the path of a sparse file, and the target of a link.
+const PATHS: [&str; 2] = ["GNU.sparse.name", "path"];
+const TARGET: &str = "linkpath";
 /// Extended attributes that a root keeps: POSIX ACLs have no place in a squashfs, and `trusted`
 /// belongs to the host.
 const KEPT_ATTRIBUTES: [&str; 2] = ["security.", "user."];
@@ -41,43 +46,43 @@ const END: u64 = 1024;
 const PADDING: u64 = 511 + END;
 
 /// An unpacked archive of a source.
-pub(super) struct Archive {
-    pub(super) path: PathBuf,
+pub(in crate::root) struct Archive {
+    pub(in crate::root) path: PathBuf,
     /// Name in errors.
-    pub(super) name: String,
+    pub(in crate::root) name: String,
     /// The archive is a layer: it may hide files of earlier layers.
-    pub(super) is_layer: bool,
+    pub(in crate::root) is_layer: bool,
     /// Digest of the unpacked archive, if the source states it, or if it was read before.
-    pub(super) digest: Option<Digest>,
+    pub(in crate::root) digest: Option<Digest>,
 }
 
 /// Adds archives, one after the other.
-pub(super) struct Reader<'a> {
-    pub(super) tree: &'a mut RootTree,
-    pub(super) contents: &'a mut ContentStore,
-    pub(super) limits: Limits,
-    pub(super) used: Used,
+pub(in crate::root) struct Reader<'a> {
+    pub(in crate::root) tree: &'a mut RootTree,
+    pub(in crate::root) contents: &'a mut ContentStore,
+    pub(in crate::root) limits: Limits,
+    pub(in crate::root) used: Used,
 }
 
 /// What all archives so far contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Used {
-    pub(super) entries: u64,
-    pub(super) bytes: u64,
+pub(in crate::root) struct Used {
+    pub(in crate::root) entries: u64,
+    pub(in crate::root) bytes: u64,
     /// Device nodes, pipes and sockets, which are left out.
-    pub(super) left_out: u64,
+    pub(in crate::root) left_out: u64,
 }
 
 impl Reader<'_> {
     /// Adds an archive and returns its digest.
-    pub(super) fn add(&mut self, archive: &Archive) -> Result<Digest, RootFault> {
+    pub(in crate::root) fn add(&mut self, archive: &Archive) -> Result<Digest, RootFault> {
         // The digest of another source is that of the file as it is, cut or not.
         let is_proven = archive.is_layer && archive.digest.is_some();
         if !is_proven {
             check_end(archive)?;
         }
-        read(archive, |entry, path| self.prepare(archive, entry, path))?;
-        let digest = read(archive, |entry, path| self.add_entry(archive, entry, path))?;
+        read(archive, |entry| self.prepare(archive, entry))?;
+        let digest = read(archive, |entry| self.add_entry(archive, entry))?;
         match archive.digest.filter(|stated| *stated != digest) {
             Some(_) if !archive.is_layer => Err(RootFault::Changed(archive.name.clone())),
             Some(stated) => {
@@ -88,14 +93,10 @@ impl Reader<'_> {
     }
 
     /// Counts an entry, and applies it if it is a whiteout.
-    fn prepare(
-        &mut self,
-        archive: &Archive,
-        entry: &mut Entry<'_>,
-        path: &[u8],
-    ) -> Result<(), RootFault> {
+    fn prepare(&mut self, archive: &Archive, entry: &mut Entry<'_>) -> Result<(), RootFault> {
+        let path = &entry.path;
         self.used.entries += 1;
-        self.used.bytes = self.used.bytes.saturating_add(entry.size());
+        self.used.bytes = self.used.bytes.saturating_add(entry.size(archive)?);
         if self.used.entries > self.limits.entries {
             return Err(RootFault::TooMany(self.limits));
         }
@@ -110,30 +111,27 @@ impl Reader<'_> {
         }
     }
 
-    fn add_entry(
-        &mut self,
-        archive: &Archive,
-        entry: &mut Entry<'_>,
-        path: &[u8],
-    ) -> Result<(), RootFault> {
+    fn add_entry(&mut self, archive: &Archive, entry: &mut Entry<'_>) -> Result<(), RootFault> {
+        let path = &entry.path;
         if hidden(archive, path).is_some() {
             return Ok(());
         }
         let refused = |why| path_fault(archive, path, why);
-        let target = entry.link_name_bytes().map(|target| target.into_owned());
-        let kind = match entry.header().entry_type() {
+        let kind = match entry.content.header().entry_type() {
             EntryType::Directory => InodeKind::Folder,
             EntryType::Symlink => {
+                let target = entry.target();
                 let target = target.filter(|target| !target.is_empty() && target.len() < 4096);
                 InodeKind::Link(target.ok_or_else(|| refused("is a link without a valid target"))?)
             }
             EntryType::Link => {
+                let target = entry.target();
                 let target = target.ok_or_else(|| refused("is a hard link without a target"))?;
                 return self.tree.link(path, &target).map_err(refused);
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                let size = entry.size();
-                let content = self.contents.add(size, &mut *entry);
+                let size = entry.size(archive)?;
+                let content = self.store(&mut entry.content, &entry.records, size);
                 let content = content.map_err(|error| damaged(archive, &error))?;
                 InodeKind::File { content, size }
             }
@@ -144,33 +142,69 @@ impl Reader<'_> {
             EntryType::XGlobalHeader => return Ok(()),
             _ => return Err(refused("is of an unknown kind")),
         };
-        let meta = meta(archive, entry, path)?;
-        self.tree.put(path, Inode { kind, meta }).map_err(refused)
+        let meta = meta(archive, entry)?;
+        self.tree.put(&entry.path, Inode { kind, meta }).map_err(refused)
+    }
+
+    /// Stores the content of a file of this size.
+    fn store(&mut self, mut content: impl Read, records: &Records, size: u64) -> io::Result<u64> {
+        if sparse::real_size(records).map_err(io::Error::other)?.is_none() {
+            return self.contents.add(size, content);
+        }
+        let segments = sparse::read_segments(&mut content, size)?;
+        self.contents.add_sparse(size, &segments, content)
     }
 }
 
 type Input = io::Chain<HashingReader<BufReader<File>>, io::Take<io::Repeat>>;
-type Entry<'a> = tar::Entry<'a, HeaderLimit<Input>>;
+
+/// An entry of an archive.
+struct Entry<'a> {
+    content: tar::Entry<'a, HeaderLimit<Input>>,
+    records: Records,
+    path: Vec<u8>,
+}
+
+impl Entry<'_> {
+    /// Returns the size of the file with its holes.
+    fn size(&self, archive: &Archive) -> Result<u64, RootFault> {
+        let size = sparse::real_size(&self.records);
+        let size = size.map_err(|why| path_fault(archive, &self.path, why))?;
+        Ok(size.unwrap_or_else(|| self.content.size()))
+    }
+
+    /// Returns the target of a link.
+    fn target(&self) -> Option<Vec<u8>> {
+        let stated = self.records.get(TARGET).cloned();
+        stated.or_else(|| self.content.link_name_bytes().map(std::borrow::Cow::into_owned))
+    }
+}
 
 /// Reads an archive once and returns its digest.
 fn read(
     archive: &Archive,
-    mut each: impl FnMut(&mut Entry<'_>, &[u8]) -> Result<(), RootFault>,
+    mut each: impl FnMut(&mut Entry<'_>) -> Result<(), RootFault>,
 ) -> Result<Digest, RootFault> {
     let broken = |error: io::Error| damaged(archive, &error);
     let file = open(archive)?;
-    let input = HashingReader { input: BufReader::new(file), hash: sha2::Sha256::new() };
+    let headers = HeaderCopy::default();
+    let input = HashingReader::new(BufReader::new(file), headers.clone());
     let (input, budget) = HeaderLimit::new(input.chain(io::repeat(0).take(PADDING)));
     let mut reader = tar::Archive::new(input);
     let mut entries = reader.entries().map_err(broken)?;
     loop {
         budget.begin_headers();
-        let Some(entry) = entries.next() else { break };
-        let mut entry = entry.map_err(broken)?;
+        headers.begin();
+        let Some(content) = entries.next() else { break };
+        let content = content.map_err(broken)?;
         budget.begin_content();
-        let path = entry.path_bytes().into_owned();
-        each(&mut entry, &path)?;
-        io::copy(&mut entry, &mut io::sink()).map_err(broken)?;
+        let records = headers.records();
+        let records = records.ok_or_else(|| broken(io::Error::other("malformed pax records")))?;
+        let path = PATHS.iter().find_map(|key| records.get(*key).cloned());
+        let path = path.unwrap_or_else(|| content.path_bytes().into_owned());
+        let mut entry = Entry { content, records, path };
+        each(&mut entry)?;
+        io::copy(&mut entry.content, &mut io::sink()).map_err(broken)?;
     }
     budget.begin_content();
     let mut rest = reader.into_inner();
@@ -182,6 +216,13 @@ fn read(
 struct HashingReader<R> {
     input: R,
     hash: sha2::Sha256,
+    headers: HeaderCopy,
+}
+
+impl<R> HashingReader<R> {
+    fn new(input: R, headers: HeaderCopy) -> Self {
+        HashingReader { input, hash: sha2::Sha256::new(), headers }
+    }
 }
 
 impl<R: Read> Read for HashingReader<R> {
@@ -191,6 +232,7 @@ impl<R: Read> Read for HashingReader<R> {
         }
         let count = self.input.read(buffer)?;
         self.hash.update(&buffer[..count]);
+        self.headers.add(&buffer[..count]);
         Ok(count)
     }
 }
@@ -250,23 +292,17 @@ fn hidden<'p>(archive: &Archive, path: &'p [u8]) -> Option<Hidden<'p>> {
 }
 
 /// Reads what an entry states about its inode.
-fn meta(archive: &Archive, entry: &mut Entry<'_>, path: &[u8]) -> Result<Meta, RootFault> {
+fn meta(archive: &Archive, entry: &Entry<'_>) -> Result<Meta, RootFault> {
     let broken = |error: io::Error| damaged(archive, &error);
     let mut attributes = BTreeMap::new();
-    for record in entry.pax_extensions().map_err(broken)?.into_iter().flatten() {
-        let record = record.map_err(broken)?;
-        let Ok(key) = record.key() else { continue };
-        if key.starts_with(PAX_SPARSE) {
-            let why = "is sparse in the format pax; archive it with `tar --format=gnu`";
-            return Err(path_fault(archive, path, why));
-        }
+    for (key, value) in &entry.records {
         let name = key.strip_prefix(ATTRIBUTE);
         let name = name.filter(|name| KEPT_ATTRIBUTES.iter().any(|kept| name.starts_with(kept)));
         if let Some(name) = name {
-            attributes.insert(name.to_owned(), record.value_bytes().to_vec());
+            attributes.insert(name.to_owned(), value.clone());
         }
     }
-    let header = entry.header();
+    let header = entry.content.header();
     Ok(Meta {
         mode: header.mode().map_err(broken)? & 0o7777,
         owner: header.uid().map_err(broken)?,
@@ -278,10 +314,10 @@ fn meta(archive: &Archive, entry: &mut Entry<'_>, path: &[u8]) -> Result<Meta, R
 }
 
 /// Returns the digest of a file.
-pub(super) fn digest_of(path: &Path, name: &str) -> Result<Digest, RootFault> {
+pub(in crate::root) fn digest_of(path: &Path, name: &str) -> Result<Digest, RootFault> {
     let unreadable = |source| RootFault::Read { name: name.to_owned(), source };
     let file = meshd_config::files::open_regular(path).map_err(unreadable)?;
-    let mut reader = HashingReader { input: file, hash: sha2::Sha256::new() };
+    let mut reader = HashingReader::new(file, HeaderCopy::default());
     let mut piece = vec![0; 1 << 20];
     while reader.read(&mut piece).map_err(unreadable)? > 0 {}
     Ok(Digest(reader.hash.finalize().into()))

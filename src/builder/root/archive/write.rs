@@ -2,13 +2,16 @@
 //! symbolic link.
 
 use super::{
-    contents::ContentStore,
-    tree::{InodeKind, RootTree},
+    super::{
+        contents::{ContentStore, Segment},
+        tree::{InodeKind, RootTree},
+    },
+    sparse::SPARSE,
 };
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, Write},
+    io::{self, Read as _, Seek as _, SeekFrom, Write},
 };
 
 /// Folder whose content a root does not need: kernel and initramfs are parts of the image.
@@ -16,9 +19,15 @@ const BOOT: &[u8] = b"boot/";
 /// Maximum length of a name in the header of an entry, in bytes; a longer one is a record before
 /// it.
 const MAX_HEADER_NAME: usize = 100;
+/// Size of a header, and unit of contents, in bytes.
+const BLOCK: usize = 512;
 
 /// Writes the archive.
-pub(super) fn write(tree: &RootTree, contents: &ContentStore, out: impl Write) -> io::Result<()> {
+pub(in crate::root) fn write(
+    tree: &RootTree,
+    contents: &ContentStore,
+    out: impl Write,
+) -> io::Result<()> {
     let mut archive = tar::Builder::new(out);
     let mut first_names: BTreeMap<usize, &[u8]> = BTreeMap::new();
     for (path, number, inode) in tree.paths().filter(|(path, ..)| !path.starts_with(BOOT)) {
@@ -55,8 +64,20 @@ pub(super) fn write(tree: &RootTree, contents: &ContentStore, out: impl Write) -
             }
             InodeKind::File { content, size } => {
                 header.set_entry_type(tar::EntryType::Regular);
-                header.set_size(*size);
-                append(&mut archive, &mut header, &records, File::open(contents.path(*content))?)?;
+                let file = File::open(contents.path(*content))?;
+                if let Some(segments) = contents.segments(*content)? {
+                    let realsize = size.to_string();
+                    records.extend(sparse_records(name, &realsize));
+                    append_sparse(
+                        &mut archive,
+                        &mut header,
+                        &records,
+                        SparseContent { segments: &segments, file },
+                    )?;
+                } else {
+                    header.set_size(*size);
+                    append(&mut archive, &mut header, &records, file)?;
+                }
             }
         }
     }
@@ -75,6 +96,46 @@ fn set_name<'p>(
     if length < name.len() {
         records.push((key.to_owned(), name));
     }
+}
+
+/// Returns the records of a sparse file.
+fn sparse_records<'p>(name: &'p [u8], size: &'p str) -> [(String, &'p [u8]); 4] {
+    let values: [(&str, &[u8]); 4] =
+        [("major", b"1"), ("minor", b"0"), ("name", name), ("realsize", size.as_bytes())];
+    values.map(|(key, value)| (format!("{SPARSE}{key}"), value))
+}
+
+/// Appends a file with holes, so that GNU tar makes them again: mksquashfs makes none of its own.
+fn append_sparse(
+    archive: &mut tar::Builder<impl Write>,
+    header: &mut tar::Header,
+    records: &[(String, &[u8])],
+    content: SparseContent<'_>,
+) -> io::Result<()> {
+    let SparseContent { segments, mut file } = content;
+    let lines = segments.iter().map(|segment| format!("{}\n{}\n", segment.offset, segment.length));
+    let mut map = format!("{}\n{}", segments.len(), lines.collect::<String>()).into_bytes();
+    map.resize(map.len().next_multiple_of(BLOCK), 0);
+    let data: u64 = segments.iter().map(|segment| segment.length).sum();
+    let size = map.len() as u64 + data;
+    header.set_size(size);
+    archive.append_pax_extensions(records.iter().map(|(key, value)| (key.as_str(), *value)))?;
+    header.set_cksum();
+    let out = archive.get_mut();
+    out.write_all(header.as_bytes())?;
+    out.write_all(&map)?;
+    for segment in segments {
+        file.seek(SeekFrom::Start(segment.offset))?;
+        io::copy(&mut (&mut file).take(segment.length), out)?;
+    }
+    let end = size.next_multiple_of(BLOCK as u64) - size;
+    io::copy(&mut io::repeat(0).take(end), out).map(drop)
+}
+
+/// A file, and its bytes that are no hole.
+struct SparseContent<'a> {
+    segments: &'a [Segment],
+    file: File,
 }
 
 fn append(
