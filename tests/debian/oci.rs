@@ -22,7 +22,8 @@ const NODES: [u8; 2] = [1, 2];
 const IMAGE: &str = "debian-oci";
 const OVERLAYS: &str =
     r#"["base", "agent", "ssh", "motd", "vfio", "kvm-host", "tuning", "trial", "peek"]"#;
-const VARS: &str = r#"{ kvm_nat = true, tuning_sysctl = ["vm.swappiness = 7"], tuning_memlock = "unlimited" }"#;
+const VARS: &str =
+    r#"{ kvm_nat = true, tuning_sysctl = ["vm.swappiness = 7"], tuning_memlock = "unlimited" }"#;
 const ADDED: &str = "/etc/added-by-a-layer";
 /// A file of the tree that the last layer hides.
 const HIDDEN: &str = "/etc/issue.net";

@@ -7,7 +7,7 @@ use crate::{
 };
 use meshd_lab::{Rack, Wait};
 use serde_json::Value;
-use std::{fs, process::Command, time::Duration};
+use std::{process::Command, time::Duration};
 
 /// Longer than half of a lease, after which its owner renews it.
 const RENEWAL: Duration = Duration::from_secs(180);
@@ -60,12 +60,14 @@ fn keeps_its_time(rack: &Rack) {
 /// systemd uses the ID that meshd derives from that of the node, which each boot brings.
 fn has_its_machine_id(rack: &Rack) {
     let id = rack.id(NODE).to_string();
-    let folder = rack.dir().join("rendered");
-    let out = folder.to_str().expect("plain");
+    let archive = rack.dir().join("rendered.tar.gz");
+    let out = archive.to_str().expect("plain");
     rack.run_cli(&["overlay", "render", &id, "--out", out]).or_end();
-    let rendered = fs::read_to_string(folder.join("etc/machine-id")).expect("in the overlay");
-    assert_eq!(shell(rack, "cat /etc/machine-id"), rendered);
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--gzip", "--to-stdout", "--file", out, "etc/machine-id"]);
+    let rendered = String::from_utf8(tar.output().expect("tar").stdout).expect("UTF-8");
     assert_eq!(rendered.trim().len(), 32, "{rendered}");
+    assert_eq!(shell(rack, "cat /etc/machine-id"), rendered);
 }
 
 /// A full layer refuses to grow, and the node works on.

@@ -11,8 +11,7 @@ use std::{
 
 /// Looks at the VM and kills the agent.
 const TRIAL: &str = include_str!("trial.sh");
-const TRIAL_UNIT: &str =
-    "[Service]\nExecStart=/opt/trial/run.sh\nRemainAfterExit=yes\n";
+const TRIAL_UNIT: &str = "[Service]\nExecStart=/opt/trial/run.sh\nRemainAfterExit=yes\n";
 /// getty hangs up whoever has the port open.
 const PEEK_START: &str = "
 read_token

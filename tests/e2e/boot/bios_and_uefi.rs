@@ -7,9 +7,7 @@ use super::{
 };
 use crate::{
     overlays::{PEEK_END, peeked, with_peek},
-    racks::{
-        BOOT, OrEnd, SOON, STAGE, kernel_starts, stages, until_phase, until_stage, up,
-    },
+    racks::{BOOT, OrEnd, SOON, STAGE, kernel_starts, stages, until_phase, until_stage, up},
 };
 use meshd_lab::{Firmware, Mix, Power, Rack, Wait};
 use serde_json::Value;

@@ -388,11 +388,9 @@ impl<'a> Machine<'a> {
             }
             Stage::IpxeDhcp => self.dhcp(DhcpClient::Ipxe).await,
             Stage::Script => self.ask_script().await,
-            Stage::Kernel
-            | Stage::Initramfs
-            | Stage::Packages
-            | Stage::Modloop
-            | Stage::Root => self.fetch(stage).await,
+            Stage::Kernel | Stage::Initramfs | Stage::Packages | Stage::Modloop | Stage::Root => {
+                self.fetch(stage).await
+            }
             Stage::Overlay => self.overlay().await,
             Stage::OsDhcp => self.dhcp(DhcpClient::Os).await,
             Stage::Enrolled => self.enrol().await,
