@@ -101,12 +101,12 @@ test-floods: agent ## Boots four machines during floods of each kind (FLOOD_SECO
 	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_FLOOD_SECONDS=$(FLOOD_SECONDS) cargo test --quiet --locked --test floods -- --nocapture
 
-test-debian: agent ## Builds Debian roots and boots them: a flipped bit, a VM with a GPU, an OCI image, Slurm on two nodes, a shell of a guest
+test-debian: agent ## Builds Debian roots and boots them: refusals, theft, VMs with GPUs, containers, Slurm on two nodes, a shell of a guest
 	@.ci/setup test
 	@cargo test --quiet --locked --test debian --test integration --no-run
 	@target/debug/meshd lab image $(DEBIAN_RACK) --set profiles.hpc.image=debian-12-hpc --set 'profiles.hpc.overlays=["base", "agent"]'
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test debian
-	@$(AS_ROOT) env "PATH=$$PATH" MESHD_DEBIAN_GUEST=.lab/debian-guest cargo test --quiet --locked --test integration -- debian_guest
+	@$(AS_ROOT) env "PATH=$$PATH" MESHD_DEBIAN_GUEST=.lab/debian-guest cargo test --quiet --locked --test integration -- debian_guest root_image
 
 test-rollout: agent ## Rolls generations out over six machines in QEMU, finds a bad one among 16, and loses a node with a container; 30 minutes
 	@.ci/setup test

@@ -114,9 +114,9 @@ async fn repeated_fetch_in_one_boot_costs_no_commit() {
     let store = world.path("state/store");
     let before = size(&store);
     for _ in 0..50 {
-        machine.fetch("kernel").await;
+        machine.fetch(Stage::Kernel).await;
     }
     assert_eq!(size(&store), before, "nothing was written");
-    machine.fetch("initramfs").await;
+    machine.fetch(Stage::Initramfs).await;
     assert!(size(&store) > before, "the next stage is");
 }

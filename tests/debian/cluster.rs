@@ -1,9 +1,13 @@
-//! Two Debian nodes are a Slurm cluster: `srun` runs an MPI allreduce on both, and so does
-//! `meshd task run`, without Slurm. A drain of meshd drains the node in Slurm and waits for its
-//! jobs.
+//! Two Debian nodes are a Slurm cluster: `srun` runs an MPI allreduce on both, and so do
+//! `mpiexec.hydra`, by ssh, and `meshd task run`, by the agents. A drain of meshd drains the node in
+//! Slurm and waits for its jobs. While they boot, they lose the server that sends their root.
 
-use crate::racks::{BOOT, OrEnd, repository, until_phase, up_alone};
-use meshd_lab::{Identity, LabError, Rack, Shape, Wait};
+use crate::{
+    damaged::manifest_of,
+    racks::{BOOT, OrEnd, repository, until_phase, up_alone},
+    resumed, tethered,
+};
+use meshd_lab::{Identity, LabError, Power, Rack, Shape, Wait};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -22,17 +26,25 @@ const PROGRAM: &str = "/opt/trial/program";
 /// Any bytes, as base64.
 const KEY: &str = "bXVuZ2Uga2V5IG9mIHRoZSB0ZXN0LCBsb25nIGVub3VnaCBmb3IgbXVuZ2Vk";
 
+/// The profile of an MPI program that is started by ssh reads this at login.
+const BY_SSH: &str = ". /etc/profile.d/mpi.sh && mpiexec.hydra -n 2 /opt/trial/program";
+
 #[test]
 fn slurm_runs_an_allreduce_on_two_netbooted_nodes_and_drains_with_meshd() {
+    let mut blobs = PathBuf::new();
     let mut test = up_alone(|mut options, dir| {
-        options.nodes = 2;
+        (options.nodes, options.powered) = (2, false);
+        blobs = options.blobs.clone().expect("named");
         options.shape = Shape { cpus: 1, memory_mib: 1536, ..options.shape };
         let key = dir.join("munge.key");
         fs::write(&key, KEY).expect("written");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("private");
         let ids = NODES.map(|place| Identity::at(place).node_id().to_string());
-        let overlays = r#"["base", "agent", "ssh", "munge", "slurm-node", "program"]"#;
-        let vars = format!(r#"{{ slurm_group = "cluster", slurm_controller = "{CONTROLLER}" }}"#);
+        let overlays = r#"["base", "agent", "ssh", "mpi", "munge", "slurm-node", "program"]"#;
+        let (mpi_key, public_key) = ssh_key(dir);
+        let vars = format!(
+            r#"{{ slurm_group = "cluster", slurm_controller = "{CONTROLLER}", mpi_group = "cluster", mpi_slots = 1, mpi_public_key = "{public_key}" }}"#
+        );
         let reservations = format!(
             r#"[{{ node = "{}", address = "{CONTROLLER}" }}, {{ node = "{}", address = "10.77.0.21" }}]"#,
             ids[0], ids[1]
@@ -41,6 +53,8 @@ fn slurm_runs_an_allreduce_on_two_netbooted_nodes_and_drains_with_meshd() {
             .set("enroll.policy", "auto")
             .set("reservation", &reservations)
             .set("secrets.munge_key", &format!("{{ file = {:?} }}", key.display().to_string()))
+            .set("secrets.mpi_key", &format!("{{ file = {:?} }}", mpi_key.display().to_string()))
+            .set("boot.root_servers", &format!("[\"{}:8080\"]", tethered::MIRROR))
             .set("site.overlays_dir", &with_program(dir).display().to_string())
             .set("profiles.hpc.image", IMAGE)
             .set("profiles.hpc.overlays", overlays)
@@ -52,6 +66,14 @@ fn slurm_runs_an_allreduce_on_two_netbooted_nodes_and_drains_with_meshd() {
             .set("groups.controller.overlays", r#"["slurm-controller"]"#)
     });
     let rack = &mut test.rack;
+    let root = tethered::root(&manifest_of(&blobs, IMAGE), &blobs);
+    let folder = rack.dir().to_owned();
+    let roots = [root];
+    let mirror = tethered::server(rack, "mirror", tethered::MIRROR, &folder, &roots, resumed::RATE);
+    for place in NODES {
+        rack.power(place, Power::On).or_end();
+    }
+    resumed::loses_its_server(rack, &NODES, mirror);
     for place in NODES {
         until_phase(rack, place, "online", BOOT);
     }
@@ -66,6 +88,8 @@ fn slurm_runs_an_allreduce_on_two_netbooted_nodes_and_drains_with_meshd() {
     names.sort_unstable();
     assert_eq!(names, ["node1", "node2"]);
     let out = on_controller(rack, &["srun", "--nodes=2", "--ntasks=2", PROGRAM]).or_end();
+    is_sum_of_two_ranks(&out);
+    let out = on_controller(rack, &["/bin/sh", "-c", BY_SSH]).or_end();
     is_sum_of_two_ranks(&out);
     let out =
         rack.run_cli(&["task", "run", "--group", "cluster", "--timeout", "4m", "--", PROGRAM]);
@@ -151,6 +175,16 @@ fn until_printed(rack: &Rack, argv: &[&str], awaited: &str, is: impl Fn(&str) ->
 fn on_controller(rack: &Rack, argv: &[&str]) -> Result<String, LabError> {
     let run = ["task", "run", "--group", "controller", "--launcher", "none", "--user", "root"];
     rack.run_cli(&[&run[..], &["--timeout", "4m", "--"], argv].concat())
+}
+
+/// Makes a key by which the nodes log in to each other. Returns its file and its public part.
+fn ssh_key(dir: &Path) -> (PathBuf, String) {
+    let key = dir.join("id_mpi");
+    let mut keygen = Command::new("ssh-keygen");
+    keygen.args(["-q", "-t", "ed25519", "-N", "", "-C", "mpi", "-f"]).arg(&key);
+    assert!(keygen.status().expect("ssh-keygen").success());
+    let public = fs::read_to_string(key.with_extension("pub")).expect("made");
+    (key, public.trim().to_owned())
 }
 
 /// The overlays of the site, and one with a program that was built against Debian's MPICH.

@@ -2,9 +2,9 @@
 //! while the node reads from it. A root that no server has right is refused.
 
 use crate::{
-    IMAGE, Manifests, NODE, damage, is_refused_with_its_reason,
+    IMAGE, NODE,
+    damaged::{Manifests, copy_images, flip, is_refused_for_its_bit, replace_manifest},
     racks::{BOOT, OrEnd, SOON, stages, until_phase, until_written, up_alone},
-    replace_manifest,
 };
 use meshd_lab::{Neighbour, Power, Rack, Shape};
 use serde_json::Value;
@@ -17,7 +17,8 @@ use std::{
 
 /// Machines of the segment, outside of the range of leases.
 const LIAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 8);
-const MIRROR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
+pub const MIRROR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
+const UNLIMITED: &str = "0";
 /// Reads the whole root anew.
 const READ_ALL: &str = "echo 3 > /proc/sys/vm/drop_caches && md5sum < /dev/dm-0";
 
@@ -40,7 +41,8 @@ fn tethered_node_reads_on_when_one_server_lies_and_another_is_lost() {
             .set("defaults.profile", "debian");
         Rack::prepare(&options, &mut |word| eprintln!("{word}")).or_end();
         (blobs, folder) = (dir.join("blobs"), dir.join("lab"));
-        manifests = Some(damage(options.blobs.as_deref().expect("named"), &blobs));
+        copy_images(options.blobs.as_deref().expect("named"), &blobs);
+        manifests = Some(flip(&blobs, IMAGE));
         options.blobs = Some(blobs.clone());
         options
     });
@@ -50,16 +52,16 @@ fn tethered_node_reads_on_when_one_server_lies_and_another_is_lost() {
     let mut lie = roots.clone();
     let middle = lie[1].1.len() / 2;
     lie[1].1[middle] ^= 1;
-    let _liar = server(rack, "liar", LIAR, &folder, &lie);
-    let mirror = server(rack, "mirror", MIRROR, &folder, &roots);
+    let _liar = server(rack, "liar", LIAR, &folder, &lie, UNLIMITED);
+    let mirror = server(rack, "mirror", MIRROR, &folder, &roots, UNLIMITED);
     let [_, (digest, _)] = roots;
 
-    replace_manifest(rack, &blobs, &flipped);
+    replace_manifest(rack, IMAGE, &flipped);
     rack.power(NODE, Power::On).or_end();
-    is_refused_with_its_reason(rack);
+    is_refused_for_its_bit(rack, NODE);
     until_written(rack, NODE, "no server has the right bytes from 0 on", SOON);
 
-    replace_manifest(rack, &blobs, &intact);
+    replace_manifest(rack, IMAGE, &intact);
     let node = until_phase(rack, NODE, "online", BOOT);
     assert!(!stages(&node).contains(&"root"), "it fetched all: {node}");
     let id = rack.id(NODE).to_string();
@@ -82,20 +84,21 @@ fn tethered_node_reads_on_when_one_server_lies_and_another_is_lost() {
 }
 
 /// The digest and the bytes of the root of a manifest.
-fn root(manifest: &[u8], blobs: &Path) -> (String, Vec<u8>) {
+pub fn root(manifest: &[u8], blobs: &Path) -> (String, Vec<u8>) {
     let manifest: Value = serde_json::from_slice(manifest).expect("JSON");
     let digest = manifest["parts"]["root"]["digest"].as_str().expect("a digest").to_owned();
     let bytes = fs::read(blobs.join("sha256").join(&digest)).expect("the blob");
     (digest, bytes)
 }
 
-/// A machine with nginx and roots by digest.
-fn server(
+/// A machine with nginx and roots by digest. Each connection has this rate.
+pub fn server(
     rack: &Rack,
     name: &str,
     address: Ipv4Addr,
     folder: &Path,
     roots: &[(String, Vec<u8>)],
+    rate: &str,
 ) -> Neighbour {
     let folder = folder.join(name);
     fs::create_dir_all(folder.join("sha256")).expect("made");
@@ -105,7 +108,7 @@ fn server(
     let config = folder.join("nginx.conf");
     let text = format!(
         "daemon off; user root; pid {0}/pid; error_log {0}/error.log; events {{}} \
-         http {{ access_log off; server {{ listen {address}:8080; \
+         http {{ access_log off; limit_rate {rate}; server {{ listen {address}:8080; \
          location ~ \"^/blob/([0-9a-f]{{64}})/root$\" {{ alias {0}/sha256/$1; }} }} }}",
         folder.display()
     );

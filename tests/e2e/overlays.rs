@@ -12,15 +12,12 @@ pub const PEEK_END: &str = "PEEK-END";
 /// Looks at the node from inside: waits until the agent has used its token, then searches for what
 /// is left of it. The token stays in a variable of the shell (`echo` is built in), so it is in no
 /// command line and no environment.
-const PEEK: &str = r#"#!/sbin/openrc-run
-description="tells the serial port what a user of this node could see"
-
-depend() {
-	before mesh-agent
+pub const LOOK: &str = r#"
+read_token() {
+	token=$(sed -n 's/.*"token": *"\([^"]*\)".*/\1/p' /etc/meshd/boot.json)
 }
 
 peek() {
-	token=$(sed -n 's/.*"token": *"\([^"]*\)".*/\1/p' /etc/meshd/boot.json)
 	tries=0
 	while grep -q '"token"' /etc/meshd/boot.json && [ "$tries" -lt 120 ]; do
 		sleep 1
@@ -40,15 +37,24 @@ peek() {
 	fi
 	echo "PEEK-END"
 }
+"#;
+const OPENRC_HEAD: &str = "#!/sbin/openrc-run
+description=\"tells the serial port what a user of this node could see\"
 
+depend() {
+	before mesh-agent
+}
+";
+const OPENRC_START: &str = "
 start() {
+	read_token
 	peek >/dev/ttyS0 2>&1 &
 }
-"#;
+";
 
 /// A folder with the real overlays and `peek`.
 pub fn with_peek(dir: &Path) -> PathBuf {
-    with_service(dir, "peek", PEEK)
+    with_service(dir, "peek", &format!("{OPENRC_HEAD}{LOOK}{OPENRC_START}"))
 }
 
 /// A folder with the real overlays and one of this name that starts one service.

@@ -106,6 +106,9 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     add("-serial", "chardev:serial".to_owned());
     add("-qmp", format!("unix:{},server=on,wait=off", escaped(&files.qmp)));
     add("-netdev", format!("tap,id=net0,ifname={tap},script=no,downscript=no"));
+    if machine.extras.contains(&Extra::OldClock) {
+        add("-rtc", "base=1970-01-01".to_owned());
+    }
     if machine.extras.contains(&Extra::Disk) {
         add(
             "-drive",

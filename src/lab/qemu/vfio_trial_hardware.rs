@@ -28,6 +28,8 @@ pub enum Extra {
     /// Three more NICs with boot ROMs on the same network. The firmware tries two of them before
     /// the boot NIC, and one after it.
     FourNics,
+    /// A clock that is in 1970 at power-on, as that of a board without a battery.
+    OldClock,
 }
 
 /// Other NICs of [`Extra::FourNics`]: suffix of the tap, and place in the boot order.
@@ -39,7 +41,7 @@ pub const THIRD: u8 = 3;
 pub const DISK_BYTES: u64 = 64 << 20;
 
 impl Extra {
-    pub const ALL: [Extra; 8] = [
+    pub const ALL: [Extra; 9] = [
         Extra::Iommu,
         Extra::IommuNoRemap,
         Extra::Gpu,
@@ -48,6 +50,7 @@ impl Extra {
         Extra::Disk,
         Extra::BadDisks,
         Extra::FourNics,
+        Extra::OldClock,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -60,6 +63,7 @@ impl Extra {
             Extra::Disk => "disk",
             Extra::BadDisks => "bad-disks",
             Extra::FourNics => "four-nics",
+            Extra::OldClock => "old-clock",
         }
     }
 
@@ -84,7 +88,7 @@ impl Extra {
                 "virtio-blk-pci,drive=unreadable,serial=LAB-UNREADABLE",
                 "virtio-blk-pci,drive=hanging,serial=LAB-HANGING",
             ],
-            Extra::FourNics => &[],
+            Extra::FourNics | Extra::OldClock => &[],
         }
     }
 }

@@ -131,6 +131,13 @@ impl Rack {
         self.record.save(&self.layout.dir)
     }
 
+    /// Changes the memory of all nodes, also below what a boot needs. The change takes effect at the
+    /// next power-on.
+    pub fn set_memory(&mut self, mib: u32) -> Result<(), LabError> {
+        self.record.shape.memory_mib = mib;
+        self.record.save(&self.layout.dir)
+    }
+
     pub fn firmware(&self, position: u8) -> Firmware {
         self.at(position).firmware
     }

@@ -1,6 +1,9 @@
 //! Somebody on the boot network who knows everything about a node but is not it.
 
-use crate::racks::{OrEnd, count, has_secret};
+use crate::{
+    overlays::{PEEK_END, peeked},
+    racks::{OrEnd, SOON, command_lines, count, events, has_secret, until_written},
+};
 use meshd_lab::{Neighbour, Rack};
 use std::{
     io::{Read, Write},
@@ -45,6 +48,25 @@ pub fn guesses_in_vain(rack: &Rack, stranger: &Neighbour) {
     for path in ["overlay.cpio.gz", "apkovl.tar.gz"] {
         let answer = get(rack, stranger, &format!("/overlay/{}/{path}", "0a".repeat(16)));
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    }
+}
+
+/// What a user of the node can see holds neither capability nor token, and neither do meshd's log
+/// and events.
+pub fn hides_its_secrets(rack: &Rack, place: u8) {
+    let lines = command_lines(rack, place);
+    assert!(!lines.is_empty() && lines.iter().all(|line| !has_secret(line)), "{lines:?}");
+    let serial = until_written(rack, place, PEEK_END, SOON);
+    assert!(!has_secret(&peeked(&serial, "PEEK-CMDLINE")), "/proc/cmdline shows a secret");
+    assert_eq!(peeked(&serial, "PEEK-MODE"), "600");
+    assert_eq!(peeked(&serial, "PEEK-TOKEN"), "seen", "the overlay brought a token");
+    assert!(
+        !serial.lines().any(|line| line.trim_start().starts_with("PEEK-LEFT /")),
+        "the token is still on the node"
+    );
+    assert!(!rack.central_log().contains("/overlay/"), "the log names routes, not paths");
+    for event in events(rack) {
+        assert!(!event["detail"].as_str().unwrap_or_default().contains("/overlay/"), "{event}");
     }
 }
 

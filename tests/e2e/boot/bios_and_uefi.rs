@@ -2,15 +2,12 @@
 //! into another profile.
 
 use super::{
-    attacker::{self, asks_in_vain, guesses_in_vain},
+    attacker::{self, asks_in_vain, guesses_in_vain, hides_its_secrets},
     images,
 };
 use crate::{
     overlays::{PEEK_END, peeked, with_peek},
-    racks::{
-        BOOT, OrEnd, SOON, STAGE, command_lines, events, has_secret, kernel_starts, stages,
-        until_phase, until_stage, until_written, up,
-    },
+    racks::{BOOT, OrEnd, SOON, STAGE, kernel_starts, stages, until_phase, until_stage, up},
 };
 use meshd_lab::{Firmware, Mix, Power, Rack, Wait};
 use serde_json::Value;
@@ -128,25 +125,6 @@ fn keeps_its_log(rack: &Rack, id: &str) {
         "{}",
         kernel.lines().next().unwrap_or_default()
     );
-}
-
-/// What a user of the node can see holds neither capability nor token, and neither do meshd's log
-/// and events.
-fn hides_its_secrets(rack: &Rack, place: u8) {
-    let lines = command_lines(rack, place);
-    assert!(!lines.is_empty() && lines.iter().all(|line| !has_secret(line)), "{lines:?}");
-    let serial = until_written(rack, place, PEEK_END, SOON);
-    assert!(!has_secret(&peeked(&serial, "PEEK-CMDLINE")), "/proc/cmdline shows a secret");
-    assert_eq!(peeked(&serial, "PEEK-MODE"), "600");
-    assert_eq!(peeked(&serial, "PEEK-TOKEN"), "seen", "the overlay brought a token");
-    assert!(
-        !serial.lines().any(|line| line.trim_start().starts_with("PEEK-LEFT /")),
-        "the token is still on the node"
-    );
-    assert!(!rack.central_log().contains("/overlay/"), "the log names routes, not paths");
-    for event in events(rack) {
-        assert!(!event["detail"].as_str().unwrap_or_default().contains("/overlay/"), "{event}");
-    }
 }
 
 /// One node gets another profile and a reboot over its link; the other one does not notice.

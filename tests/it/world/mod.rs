@@ -107,6 +107,14 @@ pub fn program(built: &str) -> PathBuf {
     other.filter(|other| other.exists()).unwrap_or_else(|| built.into())
 }
 
+/// Variable with the kind of the image that the nodes of all worlds boot: `root`, or Alpine.
+pub const IMAGE_KIND: &str = "MESHD_TEST_IMAGE_KIND";
+
+/// Whether the nodes of all worlds boot an image of kind `root`.
+pub fn boots_root_images() -> bool {
+    std::env::var(IMAGE_KIND).is_ok_and(|kind| kind == "root")
+}
+
 /// One site and one wire.
 pub struct World {
     dir: TempDir,
@@ -172,6 +180,10 @@ impl World {
         world.nodes.ip(&["link", "set", "eth0", "up"]).unwrap();
         world.write_site(policy);
         world.write_image();
+        if boots_root_images() {
+            world.write_root_image("root");
+            world.edit_site("image = \"small\"", "image = \"root\"\nwritable = \"64M\"");
+        }
         world
     }
 

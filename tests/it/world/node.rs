@@ -63,6 +63,15 @@ impl Script {
         let word = self.0.split_whitespace().find_map(|word| word.strip_prefix("modloop="));
         word.expect("modloop= on the kernel command line").to_owned()
     }
+
+    /// What the first program of the node fetches: the modloop, or the root that the overlay names.
+    fn fetched_by_init(&self, overlay: &[u8]) -> String {
+        if self.0.contains(" rdinit=") {
+            let (config, _) = unpack::stage1(overlay);
+            return config["root"]["urls"][0].as_str().expect("a URL").to_owned();
+        }
+        self.modloop()
+    }
 }
 
 impl<'a> PxeNode<'a> {
@@ -183,7 +192,7 @@ impl<'a> PxeNode<'a> {
         });
     }
 
-    /// Everything that the script names, the overlay last, and the modloop.
+    /// Everything that the script names, the overlay last, and the modloop or the root.
     pub fn load(&self, script: &Script) -> std::io::Result<Overlay> {
         for url in script.urls().iter().filter(|url| !url.contains("/overlay/")) {
             let answer = self.get(url)?;
@@ -195,7 +204,7 @@ impl<'a> PxeNode<'a> {
             return Err(std::io::Error::other(format!("overlay: {}", overlay.status)));
         }
         self.dhcp(As::Os);
-        assert_eq!(self.get(&script.modloop())?.status, 200);
+        assert_eq!(self.get(&script.fetched_by_init(&overlay.body))?.status, 200);
         Ok(unpack::overlay(&overlay.body))
     }
 
@@ -237,11 +246,14 @@ impl<'a> PxeNode<'a> {
         fs::write(place("boot.json"), content("etc/meshd/boot.json")).unwrap();
         fs::write(place("agent.json"), content("etc/meshd/agent.json")).unwrap();
         let config: Value = serde_json::from_slice(content("etc/meshd/agent.json")).unwrap();
-        let started = place("root/run/openrc/started");
-        fs::create_dir_all(&started).unwrap();
-        for service in config["services"].as_array().into_iter().flatten().filter_map(Value::as_str)
+        for (key, folder, prefix) in
+            [("services", "run/openrc/started", ""), ("units", "run/systemd/units", "invocation:")]
         {
-            symlink("/dev/null", started.join(service)).unwrap();
+            let folder = place("root").join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            for name in config[key].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                symlink("/dev/null", folder.join(format!("{prefix}{name}"))).unwrap();
+            }
         }
         prepare(&place("root"));
         write_program(&place("reboot"), "#!/bin/sh\n: >\"$0.ordered\"\n");

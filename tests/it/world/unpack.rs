@@ -1,26 +1,30 @@
-//! Opens an overlay as the node would: a gzip-compressed cpio that holds an apkovl of several gzip
-//! members.
+//! Opens an overlay as the node would: a gzip-compressed cpio that holds an archive of several gzip
+//! members, an apkovl or the overlay of stage 1.
 
 use flate2::read::{GzDecoder, MultiGzDecoder};
 use std::{collections::BTreeMap, io::Read as _};
 
+/// Archive of the overlay for each kind of image.
+const ARCHIVES: [&str; 2] = ["apkovl.tar.gz", "meshd/overlay.tar.gz"];
+
 /// Files of the overlay: path, mode and content.
 pub fn overlay(initrd: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
-    files_of(file_of_cpio(&unpacked(initrd), "apkovl.tar.gz"))
+    let cpio = unpacked(initrd);
+    let archive = ARCHIVES.iter().find_map(|name| file_of_cpio(&cpio, name));
+    files_of(archive.expect("an archive"))
 }
 
 /// The configuration of stage 1, and the files of the overlay, of the overlay initrd of a root
 /// image.
 pub fn stage1(initrd: &[u8]) -> (serde_json::Value, BTreeMap<String, (u32, Vec<u8>)>) {
     let cpio = unpacked(initrd);
-    let config = file_of_cpio(&cpio, "meshd/stage1.json");
-    let overlay = files_of(file_of_cpio(&cpio, "meshd/overlay.tar.gz"));
-    (serde_json::from_slice(config).unwrap(), overlay)
+    let config = file_of_cpio(&cpio, "meshd/stage1.json").expect("a configuration");
+    (serde_json::from_slice(config).unwrap(), overlay(initrd))
 }
 
 /// The program of stage 1 in the overlay initrd of a root image.
 pub fn stage1_program(initrd: &[u8]) -> Vec<u8> {
-    file_of_cpio(&unpacked(initrd), "meshd/stage1").to_vec()
+    file_of_cpio(&unpacked(initrd), "meshd/stage1").expect("a program").to_vec()
 }
 
 fn unpacked(initrd: &[u8]) -> Vec<u8> {
@@ -43,7 +47,7 @@ fn files_of(apkovl: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
 }
 
 /// A file of a "newc" archive (Linux, buffer-format.rst).
-fn file_of_cpio<'a>(cpio: &'a [u8], wanted: &str) -> &'a [u8] {
+fn file_of_cpio<'a>(cpio: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let padded = |length: usize| length.next_multiple_of(4);
     let mut at = 0;
     loop {
@@ -58,9 +62,11 @@ fn file_of_cpio<'a>(cpio: &'a [u8], wanted: &str) -> &'a [u8] {
         let name = std::str::from_utf8(&cpio[at + 110..at + 110 + name_size - 1]).unwrap();
         let start = padded(at + 110 + name_size);
         if name.trim_start_matches('/') == wanted {
-            return &cpio[start..start + size];
+            return Some(&cpio[start..start + size]);
         }
-        assert_ne!(name, "TRAILER!!!", "{wanted} is in the archive");
+        if name == "TRAILER!!!" {
+            return None;
+        }
         at = padded(start + size);
     }
 }

@@ -91,7 +91,9 @@ impl NoReplicaPlacement {
         };
         match nearest {
             ReplicaReject::RunsNoContainers => {
-                "add crun to the image of a profile, and boot its nodes".to_owned()
+                "boot nodes with crun: bundles = [\"crun\"] in a profile of an Alpine image, the \
+                 package crun in the recipe of a root image"
+                    .to_owned()
             }
             ReplicaReject::OtherArchitecture => {
                 "import the image for their architecture: meshd image import --arch".to_owned()

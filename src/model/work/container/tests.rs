@@ -129,7 +129,7 @@ fn rejection_names_the_reason_and_the_remedy() {
         host
     };
     let cases = [
-        (with(|host| host.has_runtime = false), ReplicaReject::RunsNoContainers, "crun"),
+        (with(|host| host.has_runtime = false), ReplicaReject::RunsNoContainers, "root image"),
         (
             with(|host| host.arch = Some(Architecture::Aarch64)),
             ReplicaReject::OtherArchitecture,

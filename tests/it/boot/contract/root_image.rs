@@ -2,7 +2,7 @@
 //! boot.
 
 use crate::world::{
-    World,
+    IMAGE_KIND, World,
     dhcp::As,
     eventually,
     node::{PxeNode, Script},
@@ -11,7 +11,12 @@ use crate::world::{
 use meshd_image::catalog::agent::sample_agent;
 use meshd_types::Architecture;
 use serde_json::Value;
-use std::fs;
+use std::{env, fs, process::Command};
+
+/// Tests of theft and replay: modules whose machines boot.
+const REPLAYED: [&str; 5] = ["arp_theft", "boot_lan", "boot_theft", "sessions", "tokens"];
+/// Fewer tests than these modules have: a filter that matches none passes, too.
+const LEAST_REPLAYED: usize = 40;
 
 fn done(world: &World, args: &[&str]) {
     let output = world.meshd(args);
@@ -43,6 +48,30 @@ fn overlay_of(machine: &PxeNode<'_>, script: &Script) -> Value {
     assert!(!overlay.contains_key("sbin/mesh-init") && !overlay.contains_key("etc/apk/world"));
     assert_eq!(overlay["etc/machine-id"].1.len(), "0123456789abcdef0123456789abcdef\n".len());
     config
+}
+
+#[test]
+fn machine_id_is_that_of_the_node_at_each_boot() {
+    let world = world();
+    let machine_id = |number: u8| PxeNode::new(&world, number).boot()["etc/machine-id"].1.clone();
+    let first = machine_id(1);
+    assert_eq!(machine_id(1), first, "after a reboot");
+    assert_ne!(machine_id(2), first, "another node");
+}
+
+/// The same tests, unchanged, in another process.
+#[test]
+fn theft_and_replay_tests_pass_on_nodes_with_a_root_image() {
+    let mut tests = Command::new(env::current_exe().unwrap());
+    tests.args(REPLAYED.map(|module| format!("attack::{module}::")));
+    // They wait most of the time.
+    tests.arg("--test-threads=5").env(IMAGE_KIND, "root");
+    let output = tests.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", stderr(&output));
+    let passed = text.split_once("test result: ok. ").map(|(_, rest)| rest).unwrap_or_default();
+    let passed = passed.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0);
+    assert!(passed >= LEAST_REPLAYED, "{text}");
 }
 
 #[test]

@@ -303,15 +303,14 @@ impl<'a> Machine<'a> {
         rest.split_once('/').unwrap().0
     }
 
-    /// Fetches a part of the image by its name.
-    pub async fn fetch(&self, part: &str) {
-        let part =
-            self.rig.central.catalog().images().next().expect("an image").manifest.parts.part(part);
-        self.rig
-            .central
-            .boot
-            .record_fetch(self.address, Fetched::Blob(part.expect("a part").digest))
-            .await;
+    /// Fetches the part of the image that a stage stands for, if its kind has one.
+    pub async fn fetch(&self, stage: Stage) {
+        let catalog = self.rig.central.catalog();
+        let parts = catalog.images().next().expect("an image").manifest.parts.parts();
+        if let Some(part) = parts.iter().find(|part| part.stage == stage) {
+            let fetched = Fetched::Blob(part.blob.digest);
+            self.rig.central.boot.record_fetch(self.address, fetched).await;
+        }
     }
 
     pub async fn overlay(&mut self) {
@@ -389,14 +388,11 @@ impl<'a> Machine<'a> {
             }
             Stage::IpxeDhcp => self.dhcp(DhcpClient::Ipxe).await,
             Stage::Script => self.ask_script().await,
-            Stage::Kernel => self.fetch("kernel").await,
-            Stage::Initramfs => self.fetch("initramfs").await,
-            Stage::Packages => self.fetch("packages").await,
+            Stage::Kernel | Stage::Initramfs | Stage::Packages | Stage::Modloop | Stage::Root => {
+                self.fetch(stage).await
+            }
             Stage::Overlay => self.overlay().await,
             Stage::OsDhcp => self.dhcp(DhcpClient::Os).await,
-            Stage::Modloop => self.fetch("modloop").await,
-            // Its image is for Alpine.
-            Stage::Root => {}
             Stage::Enrolled => self.enrol().await,
             Stage::Link => self.link_up().await,
             Stage::Online => {
