@@ -1,10 +1,11 @@
 //! A Debian root that stays on three servers: one has a wrong byte in its data, another one is lost
-//! while the node reads from it. A root that no server has right is refused.
+//! while the node reads from it, and stays away while the node reboots by kexec. A root that no
+//! server has right is refused.
 
 use crate::{
     IMAGE, NODE,
     damaged::{Manifests, copy_images, flip, is_refused_for_its_bit, replace_manifest},
-    racks::{BOOT, OrEnd, SOON, stages, until_phase, until_written, up_alone},
+    racks::{BOOT, OrEnd, SOON, reboot_warm, stages, until_phase, until_written, up_alone},
 };
 use meshd_lab::{Neighbour, Power, Rack, Shape};
 use serde_json::Value;
@@ -37,6 +38,7 @@ fn tethered_node_reads_on_when_one_server_lies_and_another_is_lost() {
             .set("profiles.debian.image", IMAGE)
             .set("profiles.debian.overlays", r#"["base", "agent", "ssh", "motd"]"#)
             .set("profiles.debian.root_mode", "tethered")
+            .set("profiles.debian.warm", "allow")
             .set("profiles.debian.writable", "256M")
             .set("defaults.profile", "debian");
         Rack::prepare(&options, &mut |word| eprintln!("{word}")).or_end();
@@ -78,6 +80,9 @@ fn tethered_node_reads_on_when_one_server_lies_and_another_is_lost() {
     assert_eq!(read(rack), before, "the central node has it, too");
     until_written(rack, NODE, &failed(MIRROR), SOON);
 
+    // systemd reads its programs for the shutdown, and looks for `kexec`, on the tethered root.
+    reboot_warm(rack, NODE);
+    assert_eq!(read(rack), before, "the next boot has the same root");
     let doctor = rack.query(&["node", "doctor", &id]).or_end();
     assert!(doctor.to_string().contains(" MiB used by the tethered root of "), "{doctor}");
     assert_eq!(doctor["failures"], 0, "{doctor}");

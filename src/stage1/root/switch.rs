@@ -16,6 +16,10 @@ use std::{
 
 /// First program of the OS.
 const INIT: &str = "/sbin/init";
+/// `0`: systemd does not run from an initrd. It passes the variable on to its last program, which
+/// otherwise reads `/etc` while it has stopped all other processes: also the one that serves a
+/// tethered root, so a shutdown could wait forever.
+const IN_INITRD: &str = "SYSTEMD_IN_INITRD";
 /// Mounts that move into the new root.
 const MOVED: [&str; 4] = ["proc", "sys", "dev", "run"];
 
@@ -63,7 +67,8 @@ pub fn switch_root(
     remove_initramfs();
     let entered = mount_move(".", "/").and_then(|()| chroot(".")).and_then(|()| chdir("/"));
     entered.map_err(|error| SwitchError::Enter(error.into()))?;
-    Err(SwitchError::Start(Command::new(INIT).args(arguments).exec()))
+    let started = Command::new(INIT).args(arguments).env(IN_INITRD, "0").exec();
+    Err(SwitchError::Start(started))
 }
 
 /// Removes the files of the initramfs, which would take memory until the next boot. Mounted file
