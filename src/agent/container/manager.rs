@@ -1,7 +1,7 @@
 //! Executes the actions of all replicas of this node, in a task beside the link.
 
 use super::{
-    ContainerHost, EntryNumber, PublishedReplicas,
+    ContainerHost, EntryNumber, PublishedReplicas, bundle,
     health_probe::ProbedReplica,
     log_session,
     replica_cgroup::ReplicaCgroups,
@@ -288,6 +288,7 @@ impl ContainerManager {
         let volumes = spec.mounts.iter().map(|mount| self.volumes.path(&mount.volume)).collect();
         let launch = Launch {
             replica: replica.clone(),
+            mount_points: bundle::mount_points(&spec),
             spec,
             image,
             volumes,

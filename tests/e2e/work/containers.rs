@@ -83,12 +83,11 @@ fn reaches(rack: &Rack, name: &str, phase: &str) -> Value {
 /// The web server beside them goes on.
 pub fn limits_hold(rack: &Rack) {
     let run = |name: &str, options: &[&str], program: &[&str]| {
-        let order = ["container", "run", name, "web", "--scratch", "1M"];
-        rack.run_cli(&[&order, options, &["--"], program].concat()).or_end();
+        let order = ["container", "run", name, "web", "--memory", "16M", "--scratch", "1M"];
+        rack.run_cli(&[order.as_slice(), options, &["--"], program].concat()).or_end();
     };
-    let greedy = ["--memory", "16M", "--restart", "on-failure:1"];
     let fill = ["/bin/busybox", "dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"];
-    run("greedy", &greedy, &fill);
+    run("greedy", &["--restart", "on-failure:1"], &fill);
     let spin = "/bin/busybox time -p /bin/busybox timeout 10 /bin/sh -c 'while :; do :; done'";
     run("busy", &["--cpus", "0.1", "--restart", "never"], &["/bin/sh", "-c", spin]);
     let greedy = reaches(rack, "greedy", "failed");

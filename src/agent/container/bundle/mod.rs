@@ -9,7 +9,7 @@
 mod oci_config;
 mod seccomp;
 
-pub(super) use oci_config::{config, process};
+pub(super) use oci_config::{config, mount_points, process};
 
 #[cfg(test)]
 mod tests;

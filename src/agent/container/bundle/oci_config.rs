@@ -116,6 +116,15 @@ fn hooks(paths: &ReplicaPaths) -> Value {
     json!({ "createContainer": [remount] })
 }
 
+/// Returns the folders of the root that the runtime mounts to, except those in its own mounts.
+pub fn mount_points(spec: &ReplicaSpec) -> Vec<String> {
+    if !failpoint::defends("container-mount-links") {
+        return Vec::new();
+    }
+    let own = ["/proc", "/dev", "/sys"].map(str::to_owned);
+    own.into_iter().chain(spec.mounts.iter().map(|mount| mount.path.clone())).collect()
+}
+
 fn mounts(spec: &ReplicaSpec, paths: &ReplicaPaths) -> Vec<Value> {
     let shared_memory = format!("size={}m", spec.scratch_mib);
     let options: &[&str] = if denies_devices() { &VOLUME } else { &["bind", "ro"] };

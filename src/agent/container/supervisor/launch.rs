@@ -25,6 +25,8 @@ pub struct Launch {
     pub image: PathBuf,
     /// Squashfs files of the volumes, in the order of the mounts.
     pub volumes: Vec<PathBuf>,
+    /// Folders of the root that the runtime mounts to.
+    pub mount_points: Vec<String>,
     pub cgroup: ReplicaCgroup,
     /// Root of the control groups.
     pub hierarchy: PathBuf,

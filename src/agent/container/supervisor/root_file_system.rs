@@ -5,7 +5,6 @@
 use super::{Launch, LaunchError};
 use crate::container::replica_paths::ReplicaPaths;
 use meshd_proto::container::ContainerFault;
-use meshd_types::failpoint;
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, mkdirat, open, openat2},
     io::Errno,
@@ -23,8 +22,6 @@ use std::{
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 /// Name of the mounts.
 const SOURCE: &str = "meshd-container";
-/// Folders that the container runtime mounts in every replica.
-const RUNTIME_MOUNTS: [&str; 3] = ["/proc", "/dev", "/sys"];
 
 pub(super) fn mount_all(paths: &ReplicaPaths, launch: &Launch) -> Result<(), LaunchError> {
     mount_file(&launch.image, &paths.image()).map_err(LaunchError::of_step("mount the image"))?;
@@ -51,17 +48,12 @@ pub(super) fn mount_all(paths: &ReplicaPaths, launch: &Launch) -> Result<(), Lau
     );
     mount_at(&paths.root(), "overlay", &layers)
         .map_err(LaunchError::of_step("mount the root file system"))?;
-    let volumes = launch.spec.mounts.iter().map(|mount| mount.path.as_str());
-    let mut mount_points = RUNTIME_MOUNTS.into_iter().chain(volumes);
-    mount_points.try_for_each(|path| make_mount_point(&paths.root(), path))
+    launch.mount_points.iter().try_for_each(|path| make_mount_point(&paths.root(), path))
 }
 
 /// Makes a folder of a root for a mount. The container runtime follows links of the image, so a
 /// volume would cover another folder than the ordered one, such as the root or procfs.
 fn make_mount_point(root: &Path, path: &str) -> Result<(), LaunchError> {
-    if !failpoint::defends("container-mount-links") {
-        return Ok(());
-    }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let failed = LaunchError::of_step("make a mount point");
     let mut folder = open(root, flags, Mode::empty()).map_err(&failed)?;
