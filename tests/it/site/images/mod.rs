@@ -1,7 +1,8 @@
 //! Images: imported from a mirror that is laid out like Alpine's, their versions under `kill -9`,
-//! and builds that are interrupted.
+//! builds that are interrupted, and images of kind `root`.
 
 mod imported;
 mod interrupted;
 mod killed;
 mod mirror;
+mod roots;
