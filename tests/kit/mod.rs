@@ -2,6 +2,7 @@
 
 pub mod browser;
 pub mod redfish;
+pub mod registry;
 pub mod web_image;
 
 use std::{env, path::PathBuf};

@@ -21,7 +21,8 @@ pub(super) struct RootRecipe {
     pub(super) arch: Architecture,
     pub(super) description: String,
     pub(super) source: SourceSpec,
-    /// Paths under `kernel/` of modules or folders that the initramfs contains.
+    /// Modules or folders that the initramfs contains: paths under `kernel/`, or such as
+    /// `updates/dkms`.
     pub(super) modules: Vec<SafePath>,
 }
 

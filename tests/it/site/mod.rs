@@ -9,7 +9,7 @@
 //! | `compat` | files and messages of an older meshd |
 //! | `crash` | `kill -9` under load loses no acknowledged change |
 //! | `disk` | full, read-only and damaged disks |
-//! | `images` | images imported from a mirror |
+//! | `images` | images imported from a mirror, or built of any Linux |
 //! | `init` | `meshd init` beside a real dnsmasq |
 //! | `monitoring` | alert rules and dashboard with a real Prometheus |
 //! | `package` | scripts of the Debian package |

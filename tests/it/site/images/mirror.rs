@@ -6,7 +6,7 @@ use sha1::Digest as _;
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::Command,
     sync::{
@@ -41,8 +41,33 @@ pub fn package(name: &'static str, version: &'static str, lines: &[&'static str]
 pub struct Mirror {
     pub dir: tempfile::TempDir,
     pub url: String,
+    _server: FileServer,
+}
+
+/// An HTTP server of the files in a folder, on a free port of loopback, until it is dropped.
+pub struct FileServer {
+    pub address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl FileServer {
+    pub fn start(root: PathBuf) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let ended = stop.clone();
+        let thread = std::thread::spawn(move || serve(&listener, &root, &ended));
+        FileServer { address, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for FileServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
+    }
 }
 
 impl Mirror {
@@ -61,13 +86,9 @@ impl Mirror {
         release(dir.path(), kernel, modules);
         repository(dir.path(), "main", main);
         repository(dir.path(), "community", community);
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}/alpine", listener.local_addr().unwrap());
-        let stop = Arc::new(AtomicBool::new(false));
-        let root = dir.path().join("www");
-        let ended = stop.clone();
-        let thread = std::thread::spawn(move || serve(&listener, &root, &ended));
-        Mirror { dir, url, stop, thread: Some(thread) }
+        let server = FileServer::start(dir.path().join("www"));
+        let url = format!("http://{}/alpine", server.address);
+        Mirror { dir, url, _server: server }
     }
 
     pub fn file(&self, path: &str) -> PathBuf {
@@ -100,15 +121,6 @@ impl Mirror {
     /// Writes kernel and modules anew, with their digest.
     pub fn publish(&self, kernel: &str, modules: &str) {
         release(self.dir.path(), kernel, modules);
-    }
-}
-
-impl Drop for Mirror {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        let address = self.url.trim_start_matches("http://").trim_end_matches("/alpine").to_owned();
-        let _ = TcpStream::connect(address);
-        self.thread.take().into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
