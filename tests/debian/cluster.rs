@@ -26,8 +26,16 @@ const PROGRAM: &str = "/opt/trial/program";
 /// Any bytes, as base64.
 const KEY: &str = "bXVuZ2Uga2V5IG9mIHRoZSB0ZXN0LCBsb25nIGVub3VnaCBmb3IgbXVuZ2Vk";
 
-/// The profile of an MPI program that is started by ssh reads this at login.
-const BY_SSH: &str = ". /etc/profile.d/mpi.sh && mpiexec.hydra -n 2 /opt/trial/program";
+/// Root logs in, and starts the program in a folder that both nodes have.
+const BY_SSH: [&str; 7] = [
+    "env",
+    "-i",
+    "HOME=/root",
+    "/bin/sh",
+    "-l",
+    "-c",
+    "cd / && mpiexec.hydra -n 2 /opt/trial/program",
+];
 
 #[test]
 fn slurm_runs_an_allreduce_on_two_netbooted_nodes_and_drains_with_meshd() {
@@ -89,7 +97,7 @@ fn slurm_runs_an_allreduce_on_two_netbooted_nodes_and_drains_with_meshd() {
     assert_eq!(names, ["node1", "node2"]);
     let out = on_controller(rack, &["srun", "--nodes=2", "--ntasks=2", PROGRAM]).or_end();
     is_sum_of_two_ranks(&out);
-    let out = on_controller(rack, &["/bin/sh", "-c", BY_SSH]).or_end();
+    let out = on_controller(rack, &BY_SSH).or_end();
     is_sum_of_two_ranks(&out);
     let out =
         rack.run_cli(&["task", "run", "--group", "cluster", "--timeout", "4m", "--", PROGRAM]);
