@@ -20,6 +20,8 @@ mod switch;
 
 pub use loop_device::attach;
 pub use memory::{MemoryError, require_memory};
-pub use mounts::{MountError, mount_early, mount_image_store, mount_overlay, mount_squashfs};
-pub use switch::{SwitchError, require_init, switch_root};
+pub use mounts::{
+    MountError, mount_early, mount_image_store, mount_lower, mount_overlay, mount_squashfs,
+};
+pub use switch::{SwitchError, require_init, start_init, switch_root};
 pub use verity::{VerityError, open_verity};

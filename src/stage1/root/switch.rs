@@ -63,6 +63,11 @@ pub fn switch_root(
     remove_initramfs();
     let entered = mount_move(".", "/").and_then(|()| chroot(".")).and_then(|()| chdir("/"));
     entered.map_err(|error| SwitchError::Enter(error.into()))?;
+    start_init(arguments)
+}
+
+/// Starts the first program of the OS in place of this one. Returns only if that fails.
+pub fn start_init(arguments: impl Iterator<Item = OsString>) -> Result<Infallible, SwitchError> {
     Err(SwitchError::Start(Command::new(INIT).args(arguments).exec()))
 }
 

@@ -6,7 +6,12 @@ use std::{collections::BTreeMap, io::Read as _};
 
 /// Files of the overlay: path, mode and content.
 pub fn overlay(initrd: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
-    files_of(file_of_cpio(&unpacked(initrd), "apkovl.tar.gz"))
+    files_of(&apkovl(initrd))
+}
+
+/// The archive of the overlay.
+pub fn apkovl(initrd: &[u8]) -> Vec<u8> {
+    file_of_cpio(&unpacked(initrd), "apkovl.tar.gz").to_vec()
 }
 
 /// The configuration of stage 1, and the files of the overlay, of the overlay initrd of a root
