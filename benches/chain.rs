@@ -11,7 +11,7 @@ use meshd_config::Site;
 use meshd_image::{
     catalog::{Catalog, read_overlays},
     overlay::{
-        AgentBinary, ImageFacts, NodeContext, PublicOverlay, RenderInput, deliver, render_public,
+        ImageFacts, NodeContext, NodePrograms, PublicOverlay, RenderInput, deliver, render_public,
     },
 };
 use meshd_model::image_kind::ImageKindName;
@@ -49,7 +49,7 @@ fn certificates(table: &mut Table) {
 struct Rendering {
     site: Site,
     catalog: Catalog,
-    agent: AgentBinary,
+    programs: NodePrograms,
     image: ImageFacts,
 }
 
@@ -65,7 +65,7 @@ impl Rendering {
         Rendering {
             site,
             catalog: Catalog::new(Vec::new(), overlays),
-            agent: AgentBinary::new(&binary),
+            programs: NodePrograms::new(binary.into(), None),
             image,
         }
     }
@@ -79,7 +79,7 @@ impl Rendering {
             overlays: self.catalog.overlays(),
             node: &NodeContext::new(id, None),
             central: [10, 77, 0, 1].into(),
-            agent: &self.agent,
+            programs: &self.programs,
             image: &self.image,
         };
         render_public(&input).expect("the overlays that ship render")

@@ -80,10 +80,11 @@ pub fn central(dir: &Path, more: &str) -> anyhow::Result<(Shared, String)> {
     for file in ["undionly.kpxe", "snponly.efi", "ipxe.efi"] {
         fs::write(dir.join(file), file)?;
     }
-    fs::write(
-        dir.join("agent"),
-        meshd_image::catalog::agent::sample_agent(meshd_types::Architecture::X86_64, b""),
-    )?;
+    for program in ["agent", "stage1"] {
+        let bytes =
+            meshd_image::catalog::agent::sample_agent(meshd_types::Architecture::X86_64, b"");
+        fs::write(dir.join(program), bytes)?;
+    }
     fs::write(dir.join("site.toml"), &site)?;
     write_image(&dir.join("state/blobs"))?;
     Ok((daemon::build(meshd_config::load(&dir.join("site.toml"))?)?, site))

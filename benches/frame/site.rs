@@ -20,6 +20,9 @@ pub const HTTP_PORT: u16 = 8080;
 /// Port of the agent API.
 pub const AGENT_PORT: u16 = 8443;
 
+/// Size of stage 1 in each overlay, in bytes, as packed by gzip.
+const STAGE1_BYTES: usize = 500_000;
+
 /// What differs from bench to bench.
 pub struct Site {
     /// The whole `[dhcp]` table.
@@ -108,6 +111,8 @@ impl Site {
             wire.path("agent"),
             sample_agent(Architecture::X86_64, &noise(self.agent_bytes, 9)),
         )?;
+        let stage1 = sample_agent(Architecture::X86_64, &noise(STAGE1_BYTES, 7));
+        fs::write(wire.path("stage1"), stage1)?;
         fs::create_dir_all(wire.path("loaders"))?;
         // As large as Debian's.
         for (loader, size) in

@@ -96,7 +96,7 @@ use environment::{Environment, bmcs::Bmcs, interval::Interval};
 use generations::Generations;
 use links::Links;
 use meshd_config::Site;
-use meshd_image::{catalog::Catalog, overlay::AgentBinary};
+use meshd_image::{catalog::Catalog, overlay::NodePrograms};
 use meshd_store::{Store, StoreError};
 use meshd_trust::CertificateAuthority;
 use meshd_types::{MacAddr, Timestamp};
@@ -157,8 +157,8 @@ impl Central {
     pub fn new(parts: Parts) -> Shared {
         let Parts { commit, site, catalog, loaders, agent_binary, .. } = parts;
         let Parts { store, authority, clock, entropy, lan, .. } = parts;
-        let agent = Arc::new(AgentBinary::new(&agent_binary));
-        let snapshot = SiteSnapshot::new(site, catalog, agent, BTreeMap::new());
+        let programs = Arc::new(NodePrograms::new(agent_binary, catalog.stage1()));
+        let snapshot = SiteSnapshot::new(site, catalog, programs, BTreeMap::new());
         let env = Arc::new(Environment::new(store, clock, entropy, lan, snapshot));
         let reported = env
             .store

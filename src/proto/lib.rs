@@ -61,7 +61,7 @@ pub mod vm;
 
 pub use boot::{
     AGENT_CONFIG_FILE, AgentConfig, BOOT_FILE, BootPart, CHECKS, CheckPolicy, CheckRule,
-    Thresholds, Ticket, VOLUMES_CHECK, stage1, warm_boot,
+    Thresholds, Ticket, VOLUMES_CHECK, mesh_init, stage1, warm_boot,
 };
 pub use check::{
     Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally,

@@ -2,6 +2,7 @@
 //! selects the parser.
 
 use crate::{
+    alpine::{self, BootUrls, missing_packages},
     config,
     fetch::ResponseHead,
     modules::{ModuleIndex, matches},
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// Panics when a promise is broken.
 pub fn check_invariants(bytes: &[u8]) {
     let Some((selector, rest)) = bytes.split_first() else { return };
-    match selector % 6 {
+    match selector % 7 {
         0 => drop(config::parse(rest)),
         1 => {
             if let Ok(Some((_, end))) = ResponseHead::parse(rest) {
@@ -37,6 +38,7 @@ pub fn check_invariants(bytes: &[u8]) {
                 assert!(!path.relative().split('/').any(|part| matches!(part, "" | "." | "..")));
             }
         }
+        6 => mesh_init(rest),
         _ => {
             let _ = tether::family_id(rest);
             if let Some(request) = rest.first_chunk::<REQUEST>() {
@@ -44,6 +46,18 @@ pub fn check_invariants(bytes: &[u8]) {
             }
         }
     }
+}
+
+/// The configuration of mesh-init, a URL, or a list of packages and a database of apk.
+fn mesh_init(bytes: &[u8]) {
+    drop(alpine::parse(bytes));
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(urls) = BootUrls::from_modloop(&text) {
+        assert_eq!(urls.failed.server(), urls.modloop.server(), "reports go to the same server");
+    }
+    let (wanted, database) = text.split_once('\0').unwrap_or((&text, ""));
+    let missing = missing_packages(wanted, database);
+    assert!(missing.len() <= wanted.split_ascii_whitespace().count() + database.lines().count());
 }
 
 /// Packets, each after its length. A lease needs two of them: an offer and its acknowledgement.

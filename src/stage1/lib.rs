@@ -1,15 +1,18 @@
-//! Stage 1: the first program of a node whose image is of kind `root`. The kernel starts it as
-//! `rdinit=/meshd/stage1` from the overlay initrd; it ends by starting `/sbin/init` of the root.
+//! Stage 1: the first program of a node. The overlay brings it. It ends by starting `/sbin/init`.
+//!
+//! - Of a root image, the kernel starts it as `rdinit=/meshd/stage1` from the overlay initrd.
+//! - Of an Alpine image, Alpine's initramfs starts it as `/sbin/mesh-init`, after it has unpacked the
+//!   overlay and installed packages.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `boot` | the duties of stage 1, in their order |
+//! | `alpine` | what mesh-init reads and writes on an Alpine node |
+//! | `boot` | the duties of a boot, in their order |
 //! | `clock` | steps the clock; waits |
 //! | `config` | `/meshd/stage1.json`: bounded, and validated completely before its first use |
 //! | `console` | messages on the console and in the kernel's log |
-//! | `error` | why a boot fails |
 //! | `fuzz_invariants` | what must hold for any input of the parsers; used by the fuzz target |
-//! | `fetch` | HTTP: fetches the root with resume, and reports a failure |
+//! | `fetch` | HTTP: fetches files with resume, and reports a failure |
 //! | `modules` | loads kernel modules for the devices of this machine |
 //! | `network` | the boot NIC: search, lease, addresses, and what the network of the OS needs |
 //! | `overlay` | unpacks the overlay, and checks its manifest |
@@ -18,11 +21,11 @@
 //! Parsers and decisions are pure; system calls are thin. The only unsafe code is
 //! `root/ioctl.rs`.
 
+pub mod alpine;
 pub mod boot;
 mod clock;
 pub mod config;
 mod console;
-pub mod error;
 pub mod fetch;
 mod fuzz_invariants;
 pub mod modules;

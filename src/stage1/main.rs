@@ -1,7 +1,8 @@
-//! The program `stage1`: the first program of a node with a root image, the process that serves a
-//! tethered root, and the one that labels files.
+//! The first program of a node: `stage1` for a root image, `mesh-init` for Alpine, the process that
+//! serves a tethered root, and the one that becomes a program of the root. Its name decides.
 
-use std::process::ExitCode;
+use meshd_proto::{mesh_init::MESH_INIT_PROGRAM, stage1::TETHER_PROCESS};
+use std::{path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -10,7 +11,7 @@ fn main() -> ExitCode {
         eprintln!("enter the root: {}", meshd_stage1::become_root_program(arguments));
         return ExitCode::FAILURE;
     }
-    if name == meshd_proto::stage1::TETHER_PROCESS {
+    if name == TETHER_PROCESS {
         return match meshd_stage1::boot::serve_root() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
@@ -18,10 +19,15 @@ fn main() -> ExitCode {
     }
     // It mounts, removes and reboots: only the kernel may start it.
     if std::process::id() != 1 {
-        eprintln!("start stage1: it is the first program of a node, started as rdinit=");
+        let name = Path::new(&name).display();
+        eprintln!("start {name}: it is the first program of a node, which the kernel starts");
         return ExitCode::from(2);
     }
-    meshd_stage1::boot::boot();
+    if Path::new(&name).file_name() == Path::new(MESH_INIT_PROGRAM).file_name() {
+        meshd_stage1::boot::boot_alpine();
+    } else {
+        meshd_stage1::boot::boot_root_image();
+    }
     // The kernel panics, and `panic=` reboots the machine.
     ExitCode::FAILURE
 }

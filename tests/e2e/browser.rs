@@ -6,28 +6,21 @@ use crate::{
         in_chromium,
         page::{assert_accessible, click, open_menu, order_all, picture, wait_for, wait_long_for},
     },
-    overlays,
+    overlays::{self, REFUSAL},
     racks::{BOOT, OrEnd, STAGE, up_alone},
     work::vms::guest::{self, HELLO},
 };
 use meshd_lab::Power;
 use meshd_model::fleet::Stage;
-use std::{fs, path::Path};
+use std::path::Path;
 use thirtyfour::prelude::*;
 
 const NODE: u8 = 1;
-/// What `mesh-init` says where the overlay `broken` is.
-const REASON: &str = "the file <b>/etc/broken</b> exists";
-
 /// The repository's overlays, and `broken`: a node that has it does not start.
 fn with_broken(dir: &Path) -> String {
-    let folder = overlays::with_service(dir, "broken", "#!/sbin/openrc-run\n");
-    let init = folder.join("agent/rootfs.alpine/sbin/mesh-init");
-    let text = fs::read_to_string(&init).unwrap();
-    let step = format!("\n[ ! -e /etc/init.d/broken ] || fail '{REASON}'\nlock_root\n");
-    let refuses = text.replace("\nlock_root\n", &step);
-    assert_ne!(text, refuses, "mesh-init has this step");
-    fs::write(&init, refuses).unwrap();
+    let folder = dir.join("overlays");
+    overlays::copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), &folder);
+    overlays::add_refused(&folder, "broken");
     folder.display().to_string()
 }
 
@@ -63,7 +56,7 @@ fn machine_is_watched_approved_changed_used_and_diagnosed_in_chromium() {
         click(browser, "tbody a", "node1").await;
         wait_for(browser, "#phase", "online").await;
         profile_is_assigned(browser, "broken").await;
-        wait_long_for(browser, "#boot .alert.bad", REASON, BOOT).await;
+        wait_long_for(browser, "#boot .alert.bad", REFUSAL, BOOT).await;
         picture(browser, "failed-boot.png").await;
         assert_accessible(browser, "a node whose boot failed").await;
     });

@@ -71,6 +71,18 @@ pub fn with_service(dir: &Path, name: &str, script: &str) -> PathBuf {
     overlays
 }
 
+/// Why mesh-init does not start a node with an overlay of [`add_refused`].
+pub const REFUSAL: &str = "make /.modloop.img: File exists (os error 17)";
+
+/// Adds an overlay with a file where mesh-init stores the modloop.
+pub fn add_refused(overlays: &Path, name: &str) {
+    let rootfs = overlays.join(name).join("rootfs");
+    fs::create_dir_all(&rootfs).expect("made");
+    fs::write(rootfs.join(".modloop.img"), "x").expect("written");
+    let manifest = overlays.join(name).join("overlay.toml");
+    fs::write(manifest, "description = \"stops the boot\"\n").expect("written");
+}
+
 /// The lines of the newest whole look, by their first word.
 pub fn peeked(serial: &str, word: &str) -> String {
     let look = serial.rsplit_once(PEEK_BEGIN).map(|(_, look)| look).unwrap_or_default();

@@ -114,7 +114,7 @@ pub(crate) fn name_by_site(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshd_image::{catalog::Catalog, catalog::Overlays, overlay::AgentBinary};
+    use meshd_image::{catalog::Catalog, catalog::Overlays, overlay::NodePrograms};
     use meshd_model::fleet::Fingerprint;
     use meshd_store::Store;
     use meshd_types::{Basis, MacAddr};
@@ -150,7 +150,7 @@ mod tests {
         let snapshot = SiteSnapshot::new(
             Arc::new(site),
             catalog,
-            Arc::new(AgentBinary::new(b"")),
+            Arc::new(NodePrograms::new(bytes::Bytes::new(), None)),
             BTreeMap::new(),
         );
         let dir = tempfile::tempdir().expect("a folder");

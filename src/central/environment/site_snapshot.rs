@@ -7,7 +7,7 @@ use meshd_config::{
 };
 use meshd_image::{
     catalog::{Catalog, Image, Overlay, Overlays, overlay::Variable},
-    overlay::AgentBinary,
+    overlay::NodePrograms,
 };
 use meshd_model::fleet::{Generation, Node, matching_rule};
 use meshd_store::Model;
@@ -45,10 +45,10 @@ pub struct SiteSnapshot {
     /// The site without rollbacks.
     site_file: Arc<Site>,
     pub catalog: Arc<Catalog>,
-    /// The agent in new overlays.
-    pub agent: Arc<AgentBinary>,
-    /// The agent before its last change: generations with it may not be archived yet.
-    pub(crate) former_agent: Option<Arc<AgentBinary>>,
+    /// The programs in new overlays.
+    pub programs: Arc<NodePrograms>,
+    /// The programs before their last change: generations with them may not be archived yet.
+    pub(crate) former_programs: Option<Arc<NodePrograms>>,
     rolled_back: RolledBackProfiles,
     /// The catalog's overlays, with those of each rolled back profile in place.
     rollback_overlays: BTreeMap<ProfileName, Arc<Overlays>>,
@@ -69,7 +69,7 @@ impl SiteSnapshot {
     pub(crate) fn new(
         site_file: Arc<Site>,
         catalog: Catalog,
-        agent: Arc<AgentBinary>,
+        programs: Arc<NodePrograms>,
         rolled_back: RolledBackProfiles,
     ) -> Self {
         let site = with_rollbacks(&site_file, &rolled_back);
@@ -104,7 +104,7 @@ impl SiteSnapshot {
         let reserved_at = site.reservations.iter().map(at).collect();
         let agent_section = &site.agent;
         let boot = &site.boot;
-        let program = agent.digest();
+        let program = programs.agent_digest();
         let shared_inputs = (
             &site.name,
             &site.ssh_keys,
@@ -121,8 +121,8 @@ impl SiteSnapshot {
             site,
             site_file,
             catalog: Arc::new(catalog),
-            agent,
-            former_agent: None,
+            programs,
+            former_programs: None,
             rolled_back,
             rollback_overlays,
             groups_of,
@@ -152,10 +152,10 @@ impl SiteSnapshot {
         let snapshot = SiteSnapshot::new(
             self.site_file.clone(),
             Catalog::clone(&self.catalog),
-            self.agent.clone(),
+            self.programs.clone(),
             rolled_back,
         );
-        SiteSnapshot { former_agent: self.former_agent.clone(), ..snapshot }
+        SiteSnapshot { former_programs: self.former_programs.clone(), ..snapshot }
     }
 
     /// The profiles of the site file, without rollbacks.
@@ -202,7 +202,7 @@ impl SiteSnapshot {
                 .map(|profile| profile.as_ref().ok().map(|profile| profile.generation))
                 .collect::<Vec<_>>()
         };
-        let same_agent = self.agent.digest() == other.agent.digest();
+        let same_agent = self.programs.agent_digest() == other.programs.agent_digest();
         self.site_file == other.site_file
             && same_agent
             && revisions(self) == revisions(other)

@@ -119,10 +119,10 @@ impl Generations {
             return Ok(());
         }
         let snapshot = self.env.snapshot();
-        let agents = snapshot.former_agent.iter().chain([&snapshot.agent]);
-        let agents = agents.map(|agent| (agent.digest(), agent.bytes()));
+        let programs = snapshot.former_programs.iter().chain([&snapshot.programs]);
+        let programs = programs.flat_map(|programs| programs.contents());
         let stage1 = rendered.stage1.iter().map(|program| (program.digest, &*program.bytes));
-        let contents = rendered.overlay.contents().chain(agents).chain(stage1);
+        let contents = rendered.overlay.contents().chain(programs).chain(stage1);
         self.archive.put(rendered.generation, &archive_entry(rendered), contents)
     }
 
@@ -168,9 +168,13 @@ impl Generations {
         };
         let image = snapshot.catalog.version(&archived.version).ok_or_else(gone)?;
         let content = |digest: &Digest| self.archive.content(generation, digest);
-        let overlay =
-            PublicOverlay::restore(&archived.files, &snapshot.agent, current.as_deref(), content)
-                .map_err(refused)?;
+        let overlay = PublicOverlay::restore(
+            &archived.files,
+            &snapshot.programs,
+            current.as_deref(),
+            content,
+        )
+        .map_err(refused)?;
         let stage1 = archived.stage1.map(|digest| {
             let current = snapshot.catalog.stage1().filter(|program| program.digest == digest);
             let archived = || Ok(Stage1Program { digest, bytes: content(&digest)? });

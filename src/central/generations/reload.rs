@@ -9,7 +9,7 @@ use crate::{
 use meshd_config::{Fault, Faults, Site};
 use meshd_image::{
     catalog::{Catalog, load_agent, load_stage1, overlay::read_all, read_secrets},
-    overlay::{self, AgentBinary, ImageFacts, RenderInput},
+    overlay::{self, ImageFacts, NodePrograms, RenderInput},
 };
 use meshd_model::{
     boot::effective_profile,
@@ -201,14 +201,18 @@ impl Generations {
             Err(error) => return (Err(Fault::from(error).into()), restart),
         };
         // Packing takes long; most reloads change something else.
-        let (agent, former_agent) = if Digest::of(&program) == current.agent.digest() {
-            (current.agent.clone(), current.former_agent.clone())
+        let stage1 = catalog.stage1();
+        let is_same = Digest::of(&program) == current.programs.agent_digest()
+            && stage1.is_some_and(|it| it.digest == current.programs.mesh_init_digest());
+        let (programs, former_programs) = if is_same {
+            (current.programs.clone(), current.former_programs.clone())
         } else {
-            (Arc::new(AgentBinary::new(&program)), Some(current.agent.clone()))
+            let programs = NodePrograms::new(program, stage1);
+            (Arc::new(programs), Some(current.programs.clone()))
         };
         let mut snapshot =
-            SiteSnapshot::new(site.into(), catalog, agent, self.rolled_back_profiles());
-        snapshot.former_agent = former_agent;
+            SiteSnapshot::new(site.into(), catalog, programs, self.rolled_back_profiles());
+        snapshot.former_programs = former_programs;
         let snapshot = self.with_archived_contents(snapshot);
         if snapshot.is_same(&current) {
             return (Ok(None), restart);
@@ -254,7 +258,7 @@ impl Generations {
                     .map_or(snapshot.catalog.overlays(), |overlays| overlays),
                 node: &context.node,
                 central: Ipv4Addr::UNSPECIFIED,
-                agent: &snapshot.agent,
+                programs: &snapshot.programs,
                 image: &image,
             };
             let mut found =
@@ -325,11 +329,14 @@ pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
     let bundles = site.profiles.values().flat_map(|profile| profile.bundles.clone()).collect();
     let catalog = Catalog::load(&site.overlays_dir, &site.blobs_dir, &images);
     let catalog = catalog.map(|catalog| catalog.with_bundles(&site.blobs_dir, &bundles));
-    let catalog = catalog.map(|catalog| {
-        // Its absence is a fault of each profile that needs it.
-        let stage1 = if catalog.needs_stage1() { load_stage1(site).ok() } else { None };
-        catalog.with_stage1(stage1)
-    });
+    let stage1 = load_stage1(site).map_err(|error| Faults::from(Fault::from(error)));
+    let catalog = match (catalog, stage1) {
+        (Ok(catalog), Ok(stage1)) => Ok(catalog.with_stage1(Some(stage1))),
+        (catalog, stage1) => {
+            let faults = [catalog.err(), stage1.err()].into_iter().flatten();
+            Err(Faults(faults.flat_map(|faults| faults.0).collect()))
+        }
+    };
     let passwords = password_faults(site);
     if site.secrets.is_empty() && passwords.is_empty() {
         return catalog;

@@ -18,7 +18,7 @@ use meshd_image::{
 use meshd_model::{
     boot::{self, BootContents, Endpoint, NoProfile},
     fleet::{Generation, Node},
-    image_kind::ImageKind,
+    image_kind::{Blob, ImageKind},
 };
 use meshd_store::{ArchiveError, Model};
 use meshd_types::{
@@ -37,7 +37,7 @@ pub struct Rendered {
     pub contents: Arc<BootContents>,
     /// The version of the image.
     pub version: Digest,
-    /// The stage 1 that is part of the generation, for an image whose kind needs it.
+    /// The stage 1 that is part of the generation.
     pub stage1: Option<Stage1Program>,
     /// The layers of the bundles.
     pub layers: Vec<Digest>,
@@ -161,7 +161,7 @@ impl Generations {
         let bundles = bundles(&snapshot.catalog, &profile, revision.as_deref())?;
         let facts = ImageFacts { bundles, ..ImageFacts::from_manifest(&image.manifest) };
         let facts = facts.with_stage1(snapshot.catalog.stage1());
-        let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
+        let layers = facts.bundles.iter().map(|(_, layer)| layer.digest.0.as_slice());
         let layers = Digest::of_fields(layers);
         let RenderContext { node, digest } = contexts.context(model, node, &profile);
         let overlays = revision
@@ -228,19 +228,20 @@ fn bundles(
     catalog: &Catalog,
     profile: &Profile,
     revision: Option<&RolledBackProfile>,
-) -> Result<Vec<(BundleName, Digest)>, RenderError> {
+) -> Result<Vec<(BundleName, Blob)>, RenderError> {
     let layer = |name: &BundleName| {
         if let Some(layer) = revision.and_then(|revision| revision.bundles.get(name)) {
             let why = || format!("layer {} of bundle {name} is gone", layer.short());
-            catalog.layer(layer).ok_or_else(|| RenderError::RollbackGone {
+            let bytes = catalog.layer(layer).ok_or_else(|| RenderError::RollbackGone {
                 profile: profile.name.clone(),
                 why: why(),
             })?;
-            return Ok((name.clone(), *layer));
+            let blob = Blob { digest: *layer, size: bytes.len() as u64 };
+            return Ok((name.clone(), blob));
         }
         let bundle =
             catalog.bundle(name).ok_or_else(|| RenderError::NoBundle { bundle: name.clone() })?;
-        Ok((name.clone(), bundle.manifest.layer.digest))
+        Ok((name.clone(), bundle.manifest.layer))
     };
     profile.bundles.iter().map(layer).collect()
 }
@@ -278,7 +279,7 @@ impl PreparedRender {
             contents: Arc::new(contents),
             version: self.facts.manifest,
             stage1: self.facts.stage1.and_then(|_| self.snapshot.catalog.stage1().cloned()),
-            layers: self.facts.bundles.iter().map(|(_, layer)| *layer).collect(),
+            layers: self.facts.bundles.iter().map(|(_, layer)| layer.digest).collect(),
         })
     }
 
@@ -314,7 +315,7 @@ impl PreparedRender {
             overlays: self.overlays.as_deref().unwrap_or(self.snapshot.catalog.overlays()),
             node: &self.node,
             central: self.endpoint.address,
-            agent: &self.snapshot.agent,
+            programs: &self.snapshot.programs,
             image: &self.facts,
         }
     }

@@ -183,7 +183,8 @@ mod tests {
         });
         put.await.expect("stored");
         let profile = &site.profiles[&"compute".parse().expect("a name")];
-        let agent = std::sync::Arc::new(meshd_image::overlay::AgentBinary::new(b""));
+        let agent =
+            std::sync::Arc::new(meshd_image::overlay::NodePrograms::new(bytes::Bytes::new(), None));
         let snapshot = SiteSnapshot::new(
             site.clone(),
             Catalog::new(Vec::new(), Overlays::default()),

@@ -63,6 +63,7 @@ fn note(file: &RenderedFile) -> Option<String> {
         Kind::File(_) => how,
         Kind::Secret(_) => format!("{how}; placeholders replace its secrets"),
         Kind::Agent => format!("{how}; the agent, {}", file.digest),
+        Kind::MeshInit => format!("{how}; stage 1, {}", file.digest),
         Kind::Link(_) => format!("a link{by}, to"),
         Kind::Directory => format!("a folder {how}"),
     })

@@ -89,7 +89,7 @@ impl Side {
         };
         super::render::add_secrets(&mut overlays, &site);
         let profile = profile::find(&site, name)?;
-        let mut renderer = Renderer::new(&site, overlays).with_agent();
+        let mut renderer = Renderer::new(&site, overlays).with_programs();
         let files = renderer.render(profile, None)?.files;
         let with = overlays_dir.map(|dir| format!(" with {}", dir.display())).unwrap_or_default();
         Ok(Side {

@@ -120,7 +120,7 @@ fn changes(left: &Side, right: &Side) -> Vec<Change> {
 fn is_same_file(old: &RenderedFile, new: &RenderedFile) -> bool {
     let bytes = |file: &RenderedFile| match (file.content().cloned(), &file.kind) {
         (Some(bytes), _) => Some(meshd_types::Digest::of(&bytes)),
-        (None, Kind::Agent) => Some(file.digest),
+        (None, Kind::Agent | Kind::MeshInit) => Some(file.digest),
         (None, _) => None,
     };
     describe_file(old) == describe_file(new) && bytes(old) == bytes(new)

@@ -118,7 +118,7 @@ impl Render {
         }
         let site = context.site()?;
         let profile = profile::find(&site, self.profile.as_deref().unwrap_or_default())?;
-        let mut renderer = Renderer::new(&site, overlays(&site)?).with_agent();
+        let mut renderer = Renderer::new(&site, overlays(&site)?).with_programs();
         let node = self.uuid.map(|uuid| Basis::Uuid(uuid).node_id());
         let rendered = renderer.render(profile, node)?;
         write_whole(&self.out, &rendered.to_targz())?;

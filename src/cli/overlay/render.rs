@@ -1,6 +1,7 @@
 //! Renders overlays offline, for `overlay render --profile`, `overlay check` and `check`.
 
 use crate::cli::{Failure, output::file};
+use bytes::Bytes;
 use meshd_config::{Faults, Owner, Profile, Site, files::read_regular};
 use meshd_image::{
     catalog::{
@@ -10,14 +11,14 @@ use meshd_image::{
         overlay::{Reading, read_all},
     },
     overlay::{
-        self, AgentBinary, GroupContext, ImageFacts, MemberContext, NodeContext, PublicOverlay,
+        self, GroupContext, ImageFacts, MemberContext, NodeContext, NodePrograms, PublicOverlay,
         RenderInput,
     },
 };
 use meshd_model::{
     boot,
     fleet::{ARCHIVE_FORMAT, ArchivedGeneration},
-    image_kind::ImageKindName,
+    image_kind::{Blob, ImageKindName},
 };
 use meshd_types::{Architecture, Digest, NodeId, VarName};
 use std::{net::Ipv4Addr, path::Path};
@@ -29,7 +30,7 @@ const ANY_NODE: &str = "00000000";
 pub(crate) struct Renderer<'s> {
     site: &'s Site,
     pub(crate) overlays: Overlays,
-    agent: Option<AgentBinary>,
+    programs: Option<NodePrograms>,
     central: Ipv4Addr,
     /// Notes about placeholders for inputs that do not exist yet.
     pub(crate) notes: Vec<String>,
@@ -64,22 +65,25 @@ impl<'s> Renderer<'s> {
                 notes.push("[net].address is not set: rendered as 0.0.0.0".to_owned());
                 Ipv4Addr::UNSPECIFIED
             });
-        Renderer { site, overlays, agent: None, central, notes }
+        Renderer { site, overlays, programs: None, central, notes }
     }
 
-    /// Includes the agent binary. Packing the agent takes most of the time, and only a written
-    /// archive needs it.
-    pub(crate) fn with_agent(mut self) -> Self {
+    /// Includes the programs of nodes. Packing them takes most of the time, and only a written
+    /// archive needs them.
+    pub(crate) fn with_programs(mut self) -> Self {
         let path = agent_path(self.site);
-        match read_regular(&path, 64 << 20) {
-            Ok(bytes) => self.agent = Some(AgentBinary::new(&bytes)),
-            Err(error) => {
-                self.notes.push(format!(
-                    "cannot read {}: {error}; the agent is rendered as an empty file",
-                    path.display()
-                ));
-            }
+        let agent = read_regular(&path, 64 << 20).unwrap_or_else(|error| {
+            self.notes.push(format!(
+                "cannot read {}: {error}; the agent is rendered as an empty file",
+                path.display()
+            ));
+            Vec::new()
+        });
+        let stage1 = load_stage1(self.site);
+        if let Err(error) = &stage1 {
+            self.notes.push(format!("{error}; stage 1 is rendered as an empty file"));
         }
+        self.programs = Some(NodePrograms::new(agent.into(), stage1.ok().as_ref()));
         self
     }
 
@@ -91,14 +95,14 @@ impl<'s> Renderer<'s> {
     ) -> Result<PublicOverlay, Faults> {
         let image = self.image(profile);
         let node = self.node(profile, node);
-        let nothing = AgentBinary::new(b"");
+        let nothing = NodePrograms::new(Bytes::new(), None);
         let input = RenderInput {
             site: self.site,
             profile,
             overlays: &self.overlays,
             node: &node,
             central: self.central,
-            agent: self.agent.as_ref().unwrap_or(&nothing),
+            programs: self.programs.as_ref().unwrap_or(&nothing),
             image: &image,
         };
         overlay::render_public(&input)
@@ -176,10 +180,10 @@ impl<'s> Renderer<'s> {
         };
         let bundles = profile.bundles.iter().map(|name| {
             let built = load_bundle_manifest(&self.site.blobs_dir, name);
-            let layer = built.map(|manifest| manifest.layer.digest).unwrap_or_else(|_| {
+            let layer = built.map(|manifest| manifest.layer).unwrap_or_else(|_| {
                 self.notes
                     .push(format!("bundle {name} is not built: its digest is rendered as zeros"));
-                Digest([0; 32])
+                Blob { digest: Digest([0; 32]), size: 0 }
             });
             (name.clone(), layer)
         });

@@ -12,7 +12,7 @@ use meshd_config::{Fault, Faults, Site};
 use meshd_image::catalog::{
     ImageError, agent_path,
     bundle::{BundleError, load_bundle},
-    image, load_agent,
+    image, load_agent, load_stage1,
     overlay::read_all,
     read_secrets,
 };
@@ -41,7 +41,7 @@ impl Check {
             Ok(site) => {
                 report.faults.extend(overlay::faults(&site));
                 report.warnings.extend(overlay::warnings(&site));
-                agent(&site, &mut report);
+                programs(&site, &mut report);
                 secrets(&site, &mut report);
                 images(&site, &mut report);
                 bundles(&site, &mut report);
@@ -87,12 +87,13 @@ fn secrets(site: &Site, report: &mut Report) {
     }
 }
 
-/// Checks the agent. A missing agent is a warning; an agent that nodes cannot run is a fault.
-fn agent(site: &Site, report: &mut Report) {
-    let Err(error) = load_agent(site) else { return };
+/// Checks the agent and stage 1. Missing programs are a warning; one that nodes cannot run is a
+/// fault.
+fn programs(site: &Site, report: &mut Report) {
+    let error = load_agent(site).map(drop).and_then(|()| load_stage1(site).map(drop)).err();
     let is_missing = site.agent.binary.is_none() && !agent_path(site).exists();
     let found = if is_missing { &mut report.warnings } else { &mut report.faults };
-    found.push(error.into());
+    found.extend(error.map(Fault::from));
 }
 
 /// Checks the images. A missing image is a warning, because `image build` creates it. A damaged

@@ -9,7 +9,6 @@ use super::{
 };
 use bytes::Bytes;
 use meshd_config::{Faults, SecretSource};
-use meshd_model::image_kind::ImageKindName;
 use meshd_trust::MarkKey;
 use meshd_types::{BundleName, Digest, Hint, ImageName, VarName};
 use std::{
@@ -119,7 +118,7 @@ impl Catalog {
         self
     }
 
-    /// Adds stage 1, which images of kind `root` need.
+    /// Adds stage 1, the first program of nodes.
     #[must_use]
     pub fn with_stage1(self, stage1: Option<Stage1Program>) -> Self {
         Catalog { stage1, ..self }
@@ -128,11 +127,6 @@ impl Catalog {
     /// Returns stage 1.
     pub fn stage1(&self) -> Option<&Stage1Program> {
         self.stage1.as_ref()
-    }
-
-    /// Returns whether an image needs stage 1.
-    pub fn needs_stage1(&self) -> bool {
-        self.served().any(|image| image.manifest.parts.name() == ImageKindName::Root)
     }
 
     /// Returns a bundle that can be served.

@@ -48,14 +48,14 @@ use meshd_config::{Profile, Site};
 use meshd_model::{
     boot::BootContents,
     fleet::Generation,
-    image_kind::{ImageKindName, PartUse},
+    image_kind::{Blob, ImageKindName, PartUse},
 };
-use meshd_proto::{BOOT_FILE, BootPart, stage1::Stage1Config};
+use meshd_proto::{BOOT_FILE, BootPart, mesh_init::MESH_INIT_PROGRAM, stage1::Stage1Config};
 use meshd_types::{BundleName, Digest, ImageName, SafePath};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-/// Shell form of [`BOOT_FILE`] for mesh-init, without the token.
-const BOOT_ENV_FILE: &str = "/etc/meshd/boot.env";
+/// Mode and owner of a program.
+const PROGRAM_FILE: (u32, (u64, u64)) = (0o755, (0, 0));
 /// Only root may read files of one boot.
 const BOOT_MODE: u32 = 0o600;
 
@@ -69,7 +69,7 @@ pub struct RenderInput<'a> {
     pub node: &'a NodeContext,
     /// Address of the central node on the segment of the boot.
     pub central: Ipv4Addr,
-    pub agent: &'a AgentBinary,
+    pub programs: &'a NodePrograms,
     pub image: &'a ImageFacts,
 }
 
@@ -81,11 +81,10 @@ pub struct ImageFacts {
     pub manifest: Digest,
     pub kind: ImageKindName,
     /// The parts that the running node fetches, by name.
-    pub fetched_parts: BTreeMap<&'static str, Digest>,
-    /// Bundles of the profile in order, each with the digest of its layer: mesh-init mounts only
-    /// these.
-    pub bundles: Vec<(BundleName, Digest)>,
-    /// Stage 1, for an image whose kind needs it.
+    pub fetched_parts: BTreeMap<&'static str, Blob>,
+    /// Bundles of the profile in order, each with its layer: mesh-init mounts only these.
+    pub bundles: Vec<(BundleName, Blob)>,
+    /// Stage 1, which is also mesh-init.
     pub stage1: Option<Digest>,
 }
 
@@ -98,7 +97,7 @@ impl ImageFacts {
             name: manifest.name.clone(),
             manifest: manifest.version(),
             kind: manifest.parts.name(),
-            fetched_parts: parts.map(|part| (part.name, part.blob.digest)).collect(),
+            fetched_parts: parts.map(|part| (part.name, part.blob)).collect(),
             bundles: Vec::new(),
             stage1: None,
         }
@@ -109,17 +108,17 @@ impl ImageFacts {
         System::of(self.kind)
     }
 
-    /// Returns the facts with stage 1 if the kind of the image needs it.
+    /// Returns the facts with stage 1.
     #[must_use]
     pub fn with_stage1(self, program: Option<&Stage1Program>) -> Self {
-        let needed = program.filter(|_| self.kind == ImageKindName::Root);
-        ImageFacts { stage1: needed.map(|program| program.digest), ..self }
+        ImageFacts { stage1: program.map(|program| program.digest), ..self }
     }
 
     /// Returns facts with one digest for everything, in place of those of an image that is not
     /// built.
     pub fn placeholder(name: ImageName, kind: ImageKindName, digest: Digest) -> Self {
-        let fetched_parts = kind.fetched_parts().iter().map(|part| (*part, digest)).collect();
+        let blob = Blob { digest, size: 0 };
+        let fetched_parts = kind.fetched_parts().iter().map(|part| (*part, blob)).collect();
         ImageFacts {
             name,
             manifest: digest,
@@ -131,43 +130,60 @@ impl ImageFacts {
     }
 }
 
-/// The agent as archive member: packed once, shared by all overlays.
+/// The programs of nodes as archive members: packed once, shared by all overlays.
 #[derive(Debug, Clone)]
-pub struct AgentBinary {
+pub struct NodePrograms {
+    agent: PackedProgram,
+    mesh_init: PackedProgram,
+}
+
+/// A static program as archive member.
+#[derive(Debug, Clone)]
+struct PackedProgram {
     digest: Digest,
-    size: u64,
     member: Member,
     bytes: Bytes,
 }
 
-impl AgentBinary {
-    /// Packs the static binary, which takes about a second for some megabytes.
-    pub fn new(binary: &[u8]) -> Self {
-        let path = agent_path();
-        let content = archive::Content::File(binary);
-        let member = archive::member([archive::ArchiveEntry {
-            path: &path,
-            mode: 0o755,
-            owner: (0, 0),
-            content,
-        }]);
-        let digest = Digest::of(binary);
-        let size = binary.len() as u64;
-        AgentBinary { digest, size, member, bytes: Bytes::copy_from_slice(binary) }
+impl PackedProgram {
+    fn new(path: &str, bytes: Bytes) -> Self {
+        let path = SafePath::new(path).expect("a constant path is plain");
+        let content = archive::Content::File(&bytes);
+        let (mode, owner) = PROGRAM_FILE;
+        let member = archive::member([archive::ArchiveEntry { path: &path, mode, owner, content }]);
+        PackedProgram { digest: Digest::of(&bytes), member, bytes }
     }
 
-    /// Returns the digest of the binary.
-    pub fn digest(&self) -> Digest {
-        self.digest
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64
     }
 }
 
-fn agent_path() -> SafePath {
-    SafePath::new(AGENT_PATH).expect("a constant path is plain")
+impl NodePrograms {
+    /// Packs the agent and stage 1, which takes about a second for some megabytes. Without stage 1,
+    /// mesh-init is an empty file.
+    pub fn new(agent: Bytes, stage1: Option<&Stage1Program>) -> Self {
+        let stage1 = stage1.map(|program| program.bytes.clone()).unwrap_or_default();
+        NodePrograms {
+            agent: PackedProgram::new(AGENT_PATH, agent),
+            mesh_init: PackedProgram::new(MESH_INIT_PROGRAM, stage1),
+        }
+    }
+
+    /// Returns the digest of the agent.
+    pub fn agent_digest(&self) -> Digest {
+        self.agent.digest
+    }
+
+    /// Returns the digest of mesh-init.
+    pub fn mesh_init_digest(&self) -> Digest {
+        self.mesh_init.digest
+    }
+
+    /// Returns each program with its digest.
+    pub fn contents(&self) -> impl Iterator<Item = (Digest, &[u8])> {
+        [&self.agent, &self.mesh_init].into_iter().map(|program| (program.digest, &*program.bytes))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -206,17 +222,17 @@ impl PublicOverlay {
 /// All faults: templates and variables with file and line, unknown overlays, conflicting paths and
 /// services, and parts that the boot lacks.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
-    Ok(pack_public(plan::plan(input, plan::Purpose::Boot)?, input.agent))
+    Ok(pack_public(plan::plan(input, plan::Purpose::Boot)?, input.programs))
 }
 
 /// Renders overlays that need not boot: those of a sample.
 fn render_part(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
-    Ok(pack_public(plan::plan(input, plan::Purpose::Sample)?, input.agent))
+    Ok(pack_public(plan::plan(input, plan::Purpose::Sample)?, input.programs))
 }
 
-fn pack_public(planned: plan::Planned<'_>, agent: &AgentBinary) -> PublicOverlay {
+fn pack_public(planned: plan::Planned<'_>, programs: &NodePrograms) -> PublicOverlay {
     let plan::Planned { files, secrets, shared } = planned;
-    let members = pack(&files, agent, &shared);
+    let members = pack(&files, programs, &shared);
     PublicOverlay { members, digest: digest(&files), files, secrets }
 }
 
@@ -252,16 +268,19 @@ impl SharedFiles<'_> {
     }
 }
 
-/// Packs files into members: the agent's first, then those of unchanged overlays.
-fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[SharedFiles<'_>]) -> Vec<Member> {
-    let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
+/// Packs files into members: those of programs first, then those of unchanged overlays.
+fn pack(
+    files: &[RenderedFile],
+    programs: &NodePrograms,
+    shared: &[SharedFiles<'_>],
+) -> Vec<Member> {
     let is_plain = |path| shared.iter().any(|shared| shared.has(path));
     let entries = files.iter().filter(|file| !is_plain(&file.path)).filter_map(|file| {
         let content = match &file.kind {
             Kind::File(bytes) => archive::Content::File(bytes),
             Kind::Link(target) => archive::Content::Link(target),
             Kind::Directory => archive::Content::Directory,
-            Kind::Agent | Kind::Secret(_) => return None,
+            Kind::Agent | Kind::MeshInit | Kind::Secret(_) => return None,
         };
         Some(archive::ArchiveEntry {
             path: &file.path,
@@ -280,8 +299,12 @@ fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[SharedFiles<'_>])
         content: content.clone(),
     });
     let node_member = archive::quick_member(parents.chain(entries));
-    let agent = with_agent.then(|| agent.member.clone()).into_iter();
-    agent.chain(shared.iter().map(SharedFiles::member)).chain([node_member]).collect()
+    let programs = files.iter().filter_map(|file| match file.kind {
+        Kind::Agent => Some(programs.agent.member.clone()),
+        Kind::MeshInit => Some(programs.mesh_init.member.clone()),
+        _ => None,
+    });
+    programs.chain(shared.iter().map(SharedFiles::member)).chain([node_member]).collect()
 }
 
 /// Returns [`PublicOverlay::digest`] of the rendering without packing it.
@@ -337,8 +360,6 @@ fn plain(members: &[Member], last: Bytes) -> Vec<Bytes> {
 fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
     let json = serde_json::to_vec(boot).expect("a boot part is plain data");
     let path = |text| SafePath::new(text).expect("a constant path is plain");
-    let env = boot_env(boot);
-    let env_path = path(BOOT_ENV_FILE);
     let json_path = path(BOOT_FILE);
     let entry = |path, bytes| archive::ArchiveEntry {
         path,
@@ -348,27 +369,7 @@ fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
     };
     // The secret is exposed only to an archive that is sent and never stored.
     let secrets = secrets.iter().map(|file| entry(&file.path, file.content.expose()));
-    archive::last_member(
-        [entry(&env_path, env.as_bytes()), entry(&json_path, &json)].into_iter().chain(secrets),
-    )
-}
-
-/// Returns the content of [`BOOT_ENV_FILE`]. A shell reads the file, so values must be plain words.
-fn boot_env(boot: &BootPart) -> String {
-    let plain = |c: &char| c.is_ascii_alphanumeric() || "-:.".contains(*c);
-    let facts = [
-        ("MESH_NODE", boot.node.to_string()),
-        ("MESH_SESSION", boot.session.to_string()),
-        ("MESH_GENERATION", boot.generation.clone()),
-        ("MESH_ISSUED_AT", boot.issued_at.to_string()),
-        ("MESH_ISSUED_AT_EPOCH", boot.issued_at.seconds().to_string()),
-    ];
-    facts
-        .iter()
-        .map(|(name, value)| {
-            format!("{name}={}\n", value.chars().filter(plain).collect::<String>())
-        })
-        .collect()
+    archive::last_member([entry(&json_path, &json)].into_iter().chain(secrets))
 }
 
 /// Returns the generation of a node: a digest of all public inputs of its next boot. `overlay` is

@@ -4,22 +4,24 @@
 //! files that Alpine or systemd reads.
 
 use super::{
-    RenderInput, SharedFiles, bootable,
+    PROGRAM_FILE, RenderInput, SharedFiles, bootable,
     merge::{Merged, Piece, fault, joined, merge},
     rendered::{Kind, Origin, RenderedFile},
     secret::SecretFile,
     values::values,
 };
-use crate::catalog::overlay::{Overlay, Source, System};
+use crate::catalog::overlay::{AGENT_PATH, Overlay, Source, System};
 use bytes::Bytes;
 use meshd_config::{Fault, Faults};
+use meshd_model::image_kind::Blob;
+use meshd_proto::mesh_init::{
+    FetchedBundle, FetchedFile, MESH_INIT_CONFIG_FILE, MESH_INIT_PROGRAM, MESH_INIT_VERSION,
+    MeshInitConfig, PACKAGES_FILE,
+};
 use meshd_types::{Digest, SafePath, failpoint};
 use minijinja::Value;
 use std::collections::BTreeMap;
 
-/// List of layers that mesh-init fetches by digest and mounts, one per line; absent for a profile
-/// without bundles.
-const BUNDLES_FILE: &str = "/etc/meshd/bundles";
 /// List of digests against which mesh-init verifies a node before any other program runs.
 const MANIFEST_FILE: &str = "/etc/meshd/manifest.sha256";
 /// File with the kernel parameters of all layers. Overlay files with a higher number are applied
@@ -30,6 +32,8 @@ const MODULES_FILE: &str = "/etc/modules-load.d/50-meshd.conf";
 /// Folder of units, and that of the links to enabled ones.
 const UNITS: &str = "/etc/systemd/system";
 const WANTED_UNITS: &str = "/etc/systemd/system/multi-user.target.wants";
+/// Part of an image with the kernel's modules, which mesh-init fetches.
+const MODLOOP: &str = "modloop";
 /// Files that Alpine's initramfs or package scripts edit before mesh-init verifies the node.
 const EDITED_ON_NODE: [&str; 8] = [
     "/etc/apk/arch",
@@ -235,28 +239,44 @@ impl Plan<'_> {
                 !overlay.sysctl.is_empty()
             });
         }
-        let bundles = &self.input.image.bundles;
-        if !bundles.is_empty() {
-            let text: String =
-                bundles.iter().map(|(name, layer)| format!("{name} {layer}\n")).collect();
-            self.generate_file(BUNDLES_FILE, Kind::File(text.into()), |_| false);
-        }
     }
 
-    /// Adds the lists of apk, the package list for mesh-init, and the runlevels of OpenRC.
+    /// Adds mesh-init with its configuration, the lists of packages, and the runlevels of OpenRC.
     fn generate_for_alpine(&mut self) {
         let merged = self.merged;
         let packages = || lines(merged.packages.iter().copied());
         self.generate_file("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
-        self.generate_file("/etc/meshd/packages", packages(), |overlay| {
-            !overlay.packages.is_empty()
-        });
+        self.generate_file(PACKAGES_FILE, packages(), |overlay| !overlay.packages.is_empty());
+        self.generate_mesh_init();
         let modules = lines(merged.modules.iter().copied());
         self.generate_file("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
         for (service, enabled) in &merged.services {
             let path = format!("/etc/runlevels/{}/{service}", enabled.level);
             self.generate_link(&path, format!("/etc/init.d/{service}"), &enabled.layers);
         }
+    }
+
+    /// Adds the first program of a node with an agent.
+    fn generate_mesh_init(&mut self) {
+        let brings_agent =
+            |overlay: &Overlay| overlay.entries.values().any(|entry| entry.source == Source::Agent);
+        let Some(modloop) = self.input.image.fetched_parts.get(MODLOOP) else { return };
+        if !self.merged.paths.keys().any(|path| path.to_string() == AGENT_PATH) {
+            return;
+        }
+        let fetched = |blob: &Blob| FetchedFile { digest: blob.digest, size: blob.size };
+        let config = MeshInitConfig {
+            version: MESH_INIT_VERSION,
+            image: self.input.image.name.clone(),
+            modloop: fetched(modloop),
+            bundles: (self.input.image.bundles.iter())
+                .map(|(name, layer)| FetchedBundle { name: name.clone(), layer: fetched(layer) })
+                .collect(),
+        };
+        let mut json = serde_json::to_vec_pretty(&config).expect("plain data");
+        json.push(b'\n');
+        self.generate_file(MESH_INIT_CONFIG_FILE, Kind::File(json.into()), brings_agent);
+        self.generate(MESH_INIT_PROGRAM, Kind::MeshInit, PROGRAM_FILE, brings_agent);
     }
 
     /// Adds the list of modules and the links of enabled and masked units.
@@ -287,10 +307,20 @@ impl Plan<'_> {
     }
 
     fn generate_file(&mut self, path: &str, kind: Kind, declares: impl Fn(&Overlay) -> bool) {
+        self.generate(path, kind, OWN_FILE, declares);
+    }
+
+    fn generate(
+        &mut self,
+        path: &str,
+        kind: Kind,
+        how: (u32, (u64, u64)),
+        declares: impl Fn(&Overlay) -> bool,
+    ) {
         let layers =
             (0..self.merged.layers.len()).filter(|number| declares(self.merged.layers[*number]));
         let origins = [Origin::Generated].into_iter().chain(self.origins(layers)).collect();
-        self.files.push(rendered(self.input, valid_path(path), kind, OWN_FILE, origins));
+        self.files.push(rendered(self.input, valid_path(path), kind, how, origins));
     }
 }
 
@@ -311,7 +341,8 @@ fn rendered(
 ) -> RenderedFile {
     let (digest, size) = match &kind {
         Kind::File(bytes) | Kind::Secret(bytes) => (Digest::of(bytes), bytes.len() as u64),
-        Kind::Agent => (input.agent.digest, input.agent.size),
+        Kind::Agent => (input.programs.agent.digest, input.programs.agent.size()),
+        Kind::MeshInit => (input.programs.mesh_init.digest, input.programs.mesh_init.size()),
         Kind::Link(target) => (Digest::of(target.as_bytes()), 0),
         Kind::Directory => (Digest::of(b""), 0),
     };
@@ -339,10 +370,11 @@ fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<F
     }
 }
 
-/// Returns the manifest in the format of sha256sum, which busybox verifies. It is public, so it
-/// omits files with secrets.
+/// Returns the manifest in the format of sha256sum. It is public, so it omits files with secrets.
 fn manifest(files: &[RenderedFile]) -> Bytes {
-    let checked = files.iter().filter(|file| matches!(file.kind, Kind::File(_) | Kind::Agent));
+    let checked = files
+        .iter()
+        .filter(|file| matches!(file.kind, Kind::File(_) | Kind::Agent | Kind::MeshInit));
     let checked = checked.filter(|file| !EDITED_ON_NODE.contains(&file.path.to_string().as_str()));
     Bytes::from(checked.map(|file| format!("{}  {}\n", file.digest, file.path)).collect::<String>())
 }

@@ -30,12 +30,12 @@ impl RenderedFile {
         self.origins.iter().map(Origin::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the content with placeholders for secrets. `None` for the agent, which has a digest
+    /// Returns the content with placeholders for secrets. `None` for programs, which have a digest
     /// only.
     pub fn content(&self) -> Option<&Bytes> {
         match &self.kind {
             Kind::File(bytes) | Kind::Secret(bytes) => Some(bytes),
-            Kind::Agent | Kind::Link(_) | Kind::Directory => None,
+            Kind::Agent | Kind::MeshInit | Kind::Link(_) | Kind::Directory => None,
         }
     }
 }
@@ -46,6 +46,8 @@ pub enum Kind {
     /// A file with secrets, with placeholders. The real file is created at delivery.
     Secret(Bytes),
     Agent,
+    /// The first program of an Alpine node: stage 1 under another name.
+    MeshInit,
     /// A symbolic link to this target.
     Link(String),
     Directory,
@@ -54,7 +56,7 @@ pub enum Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Kind::File(_) | Kind::Secret(_) | Kind::Agent => "file",
+            Kind::File(_) | Kind::Secret(_) | Kind::Agent | Kind::MeshInit => "file",
             Kind::Link(_) => "link",
             Kind::Directory => "directory",
         })

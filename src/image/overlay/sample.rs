@@ -1,10 +1,11 @@
 //! A sample site and node for golden files.
 
 use super::{
-    AgentBinary, GroupContext, ImageFacts, Kind, MemberContext, MemberSize, NodeContext, Origin,
+    GroupContext, ImageFacts, Kind, MemberContext, MemberSize, NodeContext, NodePrograms, Origin,
     PublicOverlay, RenderInput, RenderedFile, render_part,
 };
 use crate::catalog::overlay::{Layer, Overlay, Overlays, Source, System};
+use bytes::Bytes;
 use meshd_config::{Faults, Profile, Site};
 use meshd_model::image_kind::ImageKindName;
 use meshd_types::{Digest, NodeId, OverlayName};
@@ -36,7 +37,7 @@ pub struct Sample {
     /// The node, in a group `pair` with one other node.
     pub node: NodeContext,
     /// Placeholder bytes.
-    pub agent: AgentBinary,
+    pub programs: NodePrograms,
     /// Invented digests.
     pub image: ImageFacts,
 }
@@ -56,7 +57,7 @@ impl Sample {
         Sample {
             profile: Profile { overlays: names, ..profile },
             node: NodeContext { groups: vec![pair(id, other)], ..NodeContext::new(id, None) },
-            agent: AgentBinary::new(b"an agent"),
+            programs: NodePrograms::new(Bytes::from_static(b"an agent"), None),
             image,
             site,
             overlays,
@@ -82,7 +83,7 @@ impl Sample {
             overlays: &self.overlays,
             node: &self.node,
             central: Ipv4Addr::new(10, 77, 0, 1),
-            agent: &self.agent,
+            programs: &self.programs,
             image: &self.image,
         }
     }

@@ -141,7 +141,7 @@ fn stored_rendering_is_rebuilt_with_its_own_secrets() {
         then.contents().map(|(digest, bytes)| (digest, bytes.to_vec())).collect();
     let content =
         |digest: &Digest| contents.get(digest).cloned().map(bytes::Bytes::from).ok_or(*digest);
-    let again = PublicOverlay::restore(&then.listing(), &sample.agent, Some(&now), content)
+    let again = PublicOverlay::restore(&then.listing(), &sample.programs, Some(&now), content)
         .expect("all is there");
     assert_eq!(again.digest, then.digest);
     let made =

@@ -1,12 +1,10 @@
 //! A stored rendering that can be compared and rebuilt.
 
-use super::{AgentBinary, Kind, Origin, PublicOverlay, RenderedFile, digest, pack};
+use super::{Kind, NodePrograms, Origin, PublicOverlay, RenderedFile, digest, pack};
 use bytes::Bytes;
 use meshd_model::fleet::{ArchivedFile, ArchivedKind};
+use meshd_proto::mesh_init::{MESH_INIT_PROGRAM, PACKAGES_FILE};
 use meshd_types::{Digest, SafePath};
-
-/// Path of the package list on a node.
-const PACKAGES_FILE: &str = "/etc/meshd/packages";
 
 impl PublicOverlay {
     /// Returns the entries of the overlay.
@@ -14,7 +12,7 @@ impl PublicOverlay {
         let one = |file: &RenderedFile| ArchivedFile {
             path: file.path.clone(),
             kind: match file.kind {
-                Kind::File(_) | Kind::Agent => ArchivedKind::File,
+                Kind::File(_) | Kind::Agent | Kind::MeshInit => ArchivedKind::File,
                 Kind::Secret(_) => ArchivedKind::Secret,
                 Kind::Link(_) => ArchivedKind::Link,
                 Kind::Directory => ArchivedKind::Directory,
@@ -35,31 +33,35 @@ impl PublicOverlay {
         String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
     }
 
-    /// Returns the contents of files and the targets of links, without the agent.
+    /// Returns the contents of files and the targets of links, without programs.
     pub fn contents(&self) -> impl Iterator<Item = (Digest, &[u8])> {
         self.files.iter().filter_map(|file| match &file.kind {
             Kind::File(bytes) => Some((file.digest, bytes.as_ref())),
             Kind::Link(target) => Some((file.digest, target.as_bytes())),
-            Kind::Secret(_) | Kind::Agent | Kind::Directory => None,
+            Kind::Secret(_) | Kind::Agent | Kind::MeshInit | Kind::Directory => None,
         })
     }
 
     /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest,
-    /// except for the current agent. Files with secrets are not stored; those of the current
+    /// except for the current programs. Files with secrets are not stored; those of the current
     /// rendering `now` are used if their digests are equal.
     pub fn restore<E>(
         files: &[ArchivedFile],
-        agent: &AgentBinary,
+        programs: &NodePrograms,
         now: Option<&PublicOverlay>,
         content: impl Fn(&Digest) -> Result<Bytes, E>,
     ) -> Result<PublicOverlay, E> {
+        let is_mesh_init = |file: &ArchivedFile| {
+            file.digest == programs.mesh_init.digest && file.path.to_string() == MESH_INIT_PROGRAM
+        };
         let one = |file: &ArchivedFile| {
             let kind = match file.kind {
                 ArchivedKind::Directory => Kind::Directory,
                 ArchivedKind::Link => {
                     Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned())
                 }
-                ArchivedKind::File if file.digest == agent.digest => Kind::Agent,
+                ArchivedKind::File if file.digest == programs.agent.digest => Kind::Agent,
+                ArchivedKind::File if is_mesh_init(file) => Kind::MeshInit,
                 ArchivedKind::File => Kind::File(content(&file.digest)?),
                 ArchivedKind::Secret => {
                     let is_same = |other: &&RenderedFile| {
@@ -88,7 +90,7 @@ impl PublicOverlay {
         let now = now.iter().flat_map(|now| &now.secrets);
         let secrets = now.filter(|secret| was_stored(secret.path())).cloned().collect();
         Ok(PublicOverlay {
-            members: pack(&files, agent, &[]),
+            members: pack(&files, programs, &[]),
             digest: digest(&files),
             files,
             secrets,

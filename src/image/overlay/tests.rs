@@ -4,6 +4,7 @@ use super::{sample::Sample, *};
 use crate::catalog::read_overlays;
 use meshd_model::image_kind::{AlpineParts, Blob, ImageKind};
 use meshd_proto::{
+    mesh_init::{MESH_INIT_CONFIG_FILE, MESH_INIT_PROGRAM, MeshInitConfig},
     stage1::{
         RootMode, RootSource, STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE, STAGE1_PROGRAM,
         STAGE1_VERSION, VeritySpec,
@@ -136,9 +137,7 @@ fn delivered_overlay_is_read_whole_by_tar() {
         line("etc/runlevels/default/mesh-agent").ends_with("-> /etc/init.d/mesh-agent"),
         "{listing}"
     );
-    for secret in ["etc/meshd/boot.json", "etc/meshd/boot.env"] {
-        assert!(line(secret).starts_with("-rw------- 0/0"), "{listing}");
-    }
+    assert!(line("etc/meshd/boot.json").starts_with("-rw------- 0/0"), "{listing}");
     assert!(!listing.contains("authorized_keys"), "no keys, no file: {listing}");
 }
 
@@ -211,22 +210,9 @@ fn token_is_only_in_the_boot_file_of_the_last_member() {
     let holds = |bytes: &[u8]| String::from_utf8_lossy(&gunzip(bytes)).contains(TOKEN);
     assert!(!holds(&public.to_targz()));
     assert!(holds(&deliver_targz(&public, &boot_part(), &[]).concat()));
-    assert!(!boot_env(&boot_part()).contains(TOKEN));
     assert!(!format!("{:?}", boot_part()).contains(TOKEN));
     let unapproved = BootPart { token: None, ..boot_part() };
     assert!(!String::from_utf8_lossy(&gunzip(&boot_member(&unapproved, &[]))).contains("token"));
-}
-
-#[test]
-fn boot_env_with_shell_syntax_is_sourced_without_execution() {
-    let hostile = BootPart { generation: "x; touch /tmp/owned $(id) `id`".into(), ..boot_part() };
-    let env = boot_env(&hostile);
-    assert!(!env.contains([';', '$', '`', ' ', '/']), "{env}");
-    let printed = run(
-        Command::new("sh").args(["-c", "eval \"$(cat)\"; echo $MESH_NODE $MESH_ISSUED_AT_EPOCH"]),
-        env.as_bytes(),
-    );
-    assert_eq!(printed, "0123abcd 1800000000\n");
 }
 
 #[test]
@@ -316,23 +302,60 @@ fn archive_read_back_equals_the_rendering() {
 
 #[test]
 fn bundle_layer_digest_is_listed_in_overlay_and_changes_its_digest() {
-    let layer = |content: &[u8]| vec![("mpi".parse().expect("plain"), Digest::of(content))];
+    let layer = |content: &[u8]| {
+        let blob = Blob { digest: Digest::of(content), size: 4096 };
+        vec![("mpi".parse().expect("plain"), blob)]
+    };
     let with = |bundles| {
         let mut sample = shipped(&["base", "agent"]);
         sample.image.bundles = bundles;
         sample.render().expect("renders")
     };
-    let list = |public: &PublicOverlay| {
-        let file =
-            public.files.iter().find(|file| file.path.to_string() == "/etc/meshd/bundles")?;
-        Some(file.kind.clone())
+    let config = |public: &PublicOverlay| -> MeshInitConfig {
+        serde_json::from_str(&text(public, MESH_INIT_CONFIG_FILE)).expect("its own type")
     };
     let none = with(Vec::new());
     let old = with(layer(b"old"));
     let new = with(layer(b"new"));
-    assert_eq!(list(&none), None);
-    assert_eq!(list(&old), Some(Kind::File(format!("mpi {}\n", Digest::of(b"old")).into())));
+    assert_eq!(config(&none).bundles, []);
+    assert_eq!(config(&none).modloop.digest, Digest::of(b"modloop"));
+    let [bundle] = &config(&old).bundles[..] else { panic!("one bundle") };
+    assert_eq!((bundle.name.as_str(), bundle.layer.digest), ("mpi", Digest::of(b"old")));
+    assert_eq!(bundle.layer.size, 4096);
     assert!(none.digest != old.digest && old.digest != new.digest);
+}
+
+/// A stage 1 with this content.
+fn stage1(content: &'static [u8]) -> Stage1Program {
+    Stage1Program { digest: Digest::of(content), bytes: Bytes::from_static(content) }
+}
+
+#[test]
+fn mesh_init_is_stage1_and_a_restored_overlay_has_that_of_its_generation() {
+    let programs =
+        |content| NodePrograms::new(Bytes::from_static(b"agent"), Some(&stage1(content)));
+    let sample = Sample { programs: programs(b"former"), ..shipped(&["base", "agent"]) };
+    let former = sample.render().expect("renders");
+    let mesh_init = |public: &PublicOverlay| {
+        let files = read_targz(&public.to_targz()).expect("an archive");
+        let file = files.into_iter().find(|file| file.path.to_string() == MESH_INIT_PROGRAM);
+        let file = file.expect("the first program");
+        (file.mode, file.owner, file.content().cloned())
+    };
+    let expected = (0o755, (0, 0), Some(Bytes::from_static(b"former")));
+    assert_eq!(mesh_init(&former), expected);
+    for now in [b"former".as_slice(), b"later"] {
+        let restored = PublicOverlay::restore(&former.listing(), &programs(now), None, |digest| {
+            let mut archived = former.contents().chain(sample.programs.contents());
+            let found = archived.find(|(known, _)| known == digest);
+            found.map(|(_, bytes)| Bytes::copy_from_slice(bytes)).ok_or(())
+        });
+        let restored = restored.expect("archived");
+        assert_eq!(mesh_init(&restored), expected);
+        assert_eq!(restored.digest, former.digest);
+    }
+    let systemd = shipped(&["base", "agent"]).on(System::Systemd).render().expect("renders");
+    assert!(systemd.files.iter().all(|file| file.kind != Kind::MeshInit));
 }
 
 #[test]
@@ -359,42 +382,4 @@ fn folder_above_a_file_keeps_the_mode_of_its_package() {
         ["tmp", "var/tmp", "root", "etc", "var/tmp/a"].map(mode),
         [0o1777, 0o1777, 0o700, 0o755, 0o755]
     );
-}
-
-#[test]
-fn package_whose_files_apk_could_not_write_stops_the_boot() {
-    let script = Path::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../overlays/agent/rootfs.alpine/sbin/mesh-init"
-    ));
-    let script = fs::read_to_string(script).expect("read");
-    let (_, rest) = script.split_once("\ncheck_packages() {").expect("the function is there");
-    let (body, _) = rest.split_once("\n}\n").expect("it ends");
-    let dir = tempfile::tempdir().expect("a folder");
-    let database = dir.path().join("installed");
-    let conf = dir.path().display();
-    fs::write(dir.path().join("packages"), "base\nsshd\n").expect("written");
-    let body = body.replace(
-        "/usr/lib/apk/db/installed /lib/apk/db/installed",
-        &database.display().to_string(),
-    );
-    let checked = |installed: &str| {
-        fs::write(&database, installed).expect("written");
-        let text = format!(
-            "conf={conf}\nfail() {{ echo \"FAILED $*\"; exit 0; }}\nf() {{{body}\n}}\nf\necho fine"
-        );
-        run(Command::new("sh").arg("-c").arg(text), b"")
-    };
-    let sshd = "P:openssh\np:sshd=1 cmd:x=1\n\n";
-    assert_eq!(checked(&format!("P:base\nV:1\n\n{sshd}")), "fine\n");
-    assert_eq!(
-        checked(&format!("P:base\nf:s\n\n{sshd}")),
-        "fine\n",
-        "a script failed, which many do in an initramfs"
-    );
-    assert_eq!(
-        checked(&format!("P:base\nf:fs\n\n{sshd}")),
-        "FAILED packages not installed: base(incomplete) \n"
-    );
-    assert_eq!(checked("P:base\n\n"), "FAILED packages not installed: sshd \n");
 }

@@ -56,7 +56,8 @@ fn common(input: &RenderInput<'_>, merged: &Merged<'_>) -> Value {
 
 /// The digests of the parts that the running node fetches, such as `image.modloop`.
 fn fetched_parts(input: &RenderInput<'_>) -> Value {
-    input.image.fetched_parts.iter().map(|(name, digest)| (*name, digest.to_string())).collect()
+    let parts = input.image.fetched_parts.iter();
+    parts.map(|(name, blob)| (*name, blob.digest.to_string())).collect()
 }
 
 fn uses_groups(source: &Source) -> bool {

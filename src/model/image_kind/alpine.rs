@@ -6,6 +6,7 @@ use super::{
     part::{Blob, ImagePart, PartUse},
 };
 use crate::fleet::Stage;
+use meshd_proto::mesh_init::MESH_INIT_PROGRAM;
 use serde::{Deserialize, Serialize};
 
 /// Parts that mesh-init fetches.
@@ -43,7 +44,7 @@ impl AlpineParts {
             format!("modloop={}", (inputs.url)(&modloop)),
             "ip=dhcp".to_owned(),
             format!("BOOTIF={}", inputs.nic.bootif()),
-            "init=/sbin/mesh-init".to_owned(),
+            format!("init={MESH_INIT_PROGRAM}"),
         ]
     }
 }

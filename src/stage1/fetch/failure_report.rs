@@ -7,7 +7,7 @@ use super::{
 use meshd_types::BootSessionId;
 use std::{fmt::Write as _, time::Duration};
 
-/// Maximum length of a reported reason in bytes, as in mesh-init.
+/// Maximum length of a reported reason in bytes.
 const MAX_REASON: usize = 400;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -37,7 +37,10 @@ mod tests {
     #[test]
     fn reason_is_escaped_and_bounded() {
         let session = "7cd57a24ea8a2b04d4dd1d1d".parse().expect("an ID");
-        assert_eq!(query(session, "a&b\n"), format!("session={session}&reason=%61%26%62%0a"));
+        assert_eq!(
+            query(session, "a&%\u{fc}\n"),
+            format!("session={session}&reason=%61%26%25%c3%bc%0a")
+        );
         assert_eq!(query(session, &"x".repeat(1000)).matches('%').count(), MAX_REASON);
     }
 }

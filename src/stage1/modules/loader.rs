@@ -1,18 +1,26 @@
 //! Loads modules, each once.
 
 use super::{devices::modaliases, index::ModuleIndex};
-use rustix::{io::Errno, system::finit_module};
+use flate2::read::MultiGzDecoder;
+use rustix::{
+    io::Errno,
+    system::{finit_module, init_module},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::CStr,
     fs::{self, File},
-    io,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
 /// Flag of finit_module(2): the kernel decompresses the file. It must be built with
 /// `CONFIG_MODULE_DECOMPRESS`.
 const COMPRESSED_FILE: i32 = 4;
+/// Suffix of modules that are decompressed here, as Alpine's are: not every kernel can.
+const GZIP: &str = "gz";
+/// Maximum size of a decompressed module in bytes.
+const MAX_MODULE: u64 = 256 << 20;
 
 /// The modules of the initramfs, and what became of them.
 pub struct ModuleLoader {
@@ -97,7 +105,14 @@ impl ModuleLoader {
 fn insert(path: &Path, is_compressed: bool, parameters: &CStr) -> io::Result<()> {
     let file = File::open(path)?;
     let flags = if is_compressed { COMPRESSED_FILE } else { 0 };
-    match finit_module(&file, parameters, flags) {
+    let inserted = if path.extension().is_some_and(|suffix| suffix == GZIP) {
+        let mut module = Vec::new();
+        MultiGzDecoder::new(file).take(MAX_MODULE).read_to_end(&mut module)?;
+        init_module(&module, parameters)
+    } else {
+        finit_module(&file, parameters, flags)
+    };
+    match inserted {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
     }

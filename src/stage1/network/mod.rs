@@ -25,5 +25,5 @@ pub use dhcp_socket::{AcquireError, acquire};
 pub use handover::write_handover;
 pub use lease::Lease;
 pub use links::{add_address, add_default_route, set_mtu, set_up};
-pub use netconsole::{netconsole_parameters, netconsole_port};
+pub use netconsole::netconsole_parameters;
 pub use nic::{explain_missing_nic, has_carrier, interface_of};

@@ -1,5 +1,5 @@
-//! Checks that the unpacked overlay belongs to this boot: its last member names node and session,
-//! so a truncated archive is found, too.
+//! The part of an overlay for one boot. It is the last member and names node and session, so a
+//! truncated archive is found, too.
 
 use super::{manifest::read_below, unpack::open_root};
 use meshd_proto::{BOOT_FILE, BootPart};
@@ -20,15 +20,20 @@ pub enum BootPartError {
     Foreign { node: NodeId, session: BootSessionId },
 }
 
+/// Reads the file in a root.
+pub fn read_boot_part(root: &Path) -> Result<BootPart, BootPartError> {
+    let read = || read_below(&open_root(root)?, BOOT_FILE.trim_start_matches('/'), MAX_BOOT_FILE);
+    let bytes = read().map_err(BootPartError::Read)?;
+    serde_json::from_slice(&bytes).map_err(|_| BootPartError::Malformed)
+}
+
 /// Checks node and session of the overlay in the new root.
 pub fn require_boot_part(
     root: &Path,
     node: NodeId,
     session: BootSessionId,
 ) -> Result<(), BootPartError> {
-    let read = || read_below(&open_root(root)?, BOOT_FILE.trim_start_matches('/'), MAX_BOOT_FILE);
-    let bytes = read().map_err(BootPartError::Read)?;
-    let part: BootPart = serde_json::from_slice(&bytes).map_err(|_| BootPartError::Malformed)?;
+    let part = read_boot_part(root)?;
     if (part.node, part.session) == (node, session) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Mounts file systems. Stage 1 keeps its own mounts below `/meshd`.
+//! Mounts file systems. For a root image, stage 1 keeps its own mounts below `/meshd`.
 
 use rustix::mount::{MountFlags, mount};
 use std::{
@@ -82,10 +82,15 @@ pub fn mount_image_store(size: u64) -> Result<PathBuf, MountError> {
     Ok(Path::new(IMAGE_STORE).join("root"))
 }
 
-/// Mounts the squashfs of a block device, read-only.
-pub fn mount_squashfs(device: &str) -> Result<(), MountError> {
+/// Mounts the squashfs of a block device as the root below the writable layer.
+pub fn mount_lower(device: &str) -> Result<(), MountError> {
+    mount_squashfs(device, LOWER)
+}
+
+/// Mounts the squashfs of a block device at a new or present folder, read-only.
+pub fn mount_squashfs(device: &str, target: &str) -> Result<(), MountError> {
     let flags = MountFlags::RDONLY;
-    Mount { source: device, target: LOWER, kind: "squashfs", flags, options: "" }.mount()
+    Mount { source: device, target, kind: "squashfs", flags, options: "" }.mount()
 }
 
 /// Folders of the two layers of the new root.

@@ -67,8 +67,16 @@ pub fn switch_root(
     remove_initramfs();
     let entered = mount_move(".", "/").and_then(|()| chroot(".")).and_then(|()| chdir("/"));
     entered.map_err(|error| SwitchError::Enter(error.into()))?;
-    let started = Command::new(INIT).args(arguments).env(IN_INITRD, "0").exec();
-    Err(SwitchError::Start(started))
+    start(Command::new(INIT).args(arguments).env(IN_INITRD, "0"))
+}
+
+/// Starts the first program of the OS in place of this one. Returns only if that fails.
+pub fn start_init(arguments: impl Iterator<Item = OsString>) -> Result<Infallible, SwitchError> {
+    start(Command::new(INIT).args(arguments))
+}
+
+fn start(init: &mut Command) -> Result<Infallible, SwitchError> {
+    Err(SwitchError::Start(init.exec()))
 }
 
 /// Removes the files of the initramfs, which would take memory until the next boot. Mounted file

@@ -2,7 +2,7 @@
 //! runs half.
 
 use crate::{
-    overlays::copy,
+    overlays::{REFUSAL, add_refused, copy},
     racks::{
         BOOT, OrEnd, STAGE, TestRack, count, events, kernel_starts, stages, until_phase,
         until_stage, until_written, up,
@@ -10,7 +10,7 @@ use crate::{
 };
 use meshd_lab::{Power, Wait};
 use serde_json::Value;
-use std::{fs, path::Path};
+use std::path::Path;
 
 const NODE: u8 = 1;
 
@@ -68,22 +68,16 @@ fn killed_before_overlay() -> Option<(TestRack, Value)> {
     (!stages(&node).contains(&"overlay")).then_some((test, node))
 }
 
-/// The reason that mesh-init reports, with characters that a URL does not hold.
-const REASON: &str = "packages not installed: a&b = 100 % \u{fc}";
-
 #[test]
 fn mesh_init_refusal_reason_is_recorded() {
     let mut test = up(|mut options, dir| {
         let overlays = dir.join("overlays");
         copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), &overlays);
-        let init = overlays.join("agent/rootfs.alpine/sbin/mesh-init");
-        let text = fs::read_to_string(&init).expect("readable");
-        let refuses = text.replace("\nlock_root\n", &format!("\nfail '{REASON}'\n"));
-        assert_ne!(text, refuses, "mesh-init has this step");
-        fs::write(&init, refuses).expect("written");
+        add_refused(&overlays, "refused");
         options.nodes = 1;
         options
             .set("enroll.policy", "auto")
+            .set("profiles.discovery.overlays", r#"["base", "agent", "refused"]"#)
             .set("site.overlays_dir", &overlays.display().to_string())
     });
     let rack = &mut test.rack;
@@ -95,7 +89,7 @@ fn mesh_init_refusal_reason_is_recorded() {
     let id = rack.id(NODE).to_string();
     assert_eq!(
         (&failed["detail"], &failed["node"]),
-        (&REASON.into(), &id.as_str().into()),
+        (&REFUSAL.into(), &id.as_str().into()),
         "{failed}"
     );
     let log = rack
@@ -107,5 +101,5 @@ fn mesh_init_refusal_reason_is_recorded() {
             failed["session"].as_str().unwrap_or_default(),
         ])
         .or_end();
-    assert_eq!(log, format!("mesh-init: FAILED: {REASON}\n"));
+    assert_eq!(log, format!("mesh-init: FAILED: {REFUSAL}\n"));
 }

@@ -1,121 +1,158 @@
-//! Parts of mesh-init in busybox's shell, as Alpine has it.
+//! The real mesh-init, in a root as Alpine's initramfs leaves it. Without QEMU it has neither loop
+//! devices nor a kernel of its own: `nodes/boot_log/netconsole` boots it.
 
-use std::{path::Path, process::Command};
+use crate::world::{
+    World, eventually,
+    node::{PxeNode, Script},
+    program::Program,
+    unpack,
+};
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
 
-fn mesh_init() -> String {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays/agent/rootfs.alpine/sbin/mesh-init");
-    std::fs::read_to_string(path).unwrap()
+/// The static program of nodes.
+pub fn stage1() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/agent/x86_64/stage1")
 }
 
-/// The text of one function.
-pub fn function(name: &str) -> String {
-    let text = mesh_init();
-    let from = &text[text.find(&format!("{name}() {{")).unwrap()..];
-    from[..from.find("\n}\n").unwrap() + 3].to_owned()
+/// A world whose overlays have the real mesh-init.
+pub fn world() -> World {
+    let world = World::prepared("auto");
+    fs::copy(stage1(), world.path("stage1")).expect("make agent");
+    world
 }
 
-/// Returns what `step_clock` sets a clock to.
-fn stepped(clock: i64, issued: i64) -> String {
-    let text = mesh_init();
-    let function = function("step_clock");
-    let limit = text.lines().find(|line| line.starts_with("longest_boot=")).unwrap();
-    let script = format!(
-        "set -fu\n{limit}\nMESH_ISSUED_AT_EPOCH={issued}\nfail() {{ echo \"$*\"; exit 1; }}\nrm() {{ :; }}\n\
-         date() {{ if [ \"$1\" = +%s ]; then echo {clock}; else echo \"$2\" >&2; fi; }}\n{function}\nstep_clock\n"
-    );
-    let output = Command::new("busybox").args(["sh", "-c", &script]).output().unwrap();
-    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
+/// Unpacks the overlay of a boot over accounts and packages, as Alpine's initramfs does. Returns the
+/// kernel's command line.
+pub fn unpack_root(machine: &PxeNode<'_>, script: &Script, root: &Path) -> String {
+    let overlay = machine.get(&script.overlay().unwrap()).unwrap();
+    for folder in ["etc", "proc", "sys", "dev", "tmp", "usr/lib/apk/db"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    fs::write(root.join("etc/passwd"), "root::0:0:root:/root:/bin/sh\n").unwrap();
+    fs::write(root.join("etc/shadow"), "root:$6$a:1:0:::::\n").unwrap();
+    let mut tar = Command::new("tar");
+    tar.args(["-xzpf", "-", "-C"]).arg(root).stdin(Stdio::piped());
+    let mut tar = tar.spawn().unwrap();
+    tar.stdin.take().unwrap().write_all(&unpack::apkovl(&overlay.body)).unwrap();
+    assert!(tar.wait().unwrap().success());
+    let packages = fs::read_to_string(root.join("etc/meshd/packages")).unwrap();
+    let installed: String = packages.lines().map(|name| format!("P:{name}\nV:1\n\n")).collect();
+    fs::write(root.join(DATABASE), installed).unwrap();
+    let kernel = script.0.lines().find(|line| line.starts_with("kernel ")).unwrap();
+    kernel.to_owned()
 }
+
+const DATABASE: &str = "usr/lib/apk/db/installed";
+
+/// A root with the NIC and the command line of a booting machine.
+struct Boot {
+    root: tempfile::TempDir,
+    session: String,
+}
+
+impl Boot {
+    fn new(machine: &PxeNode<'_>) -> Self {
+        let script = machine.ipxe().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let line = unpack_root(machine, &script, root.path());
+        let boot = Boot { root, session: String::new() };
+        let part = fs::read(boot.path("etc/meshd/boot.json")).unwrap();
+        let part: serde_json::Value = serde_json::from_slice(&part).unwrap();
+        let session = part["session"].as_str().unwrap().to_owned();
+        fs::write(boot.path("proc/cmdline"), line).unwrap();
+        let nic = boot.path("sys/class/net/eth7");
+        fs::create_dir_all(&nic).unwrap();
+        fs::write(nic.join("type"), "1\n").unwrap();
+        fs::write(nic.join("address"), format!("{}\n", machine.mac)).unwrap();
+        Boot { session, ..boot }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    fn append(&self, path: &str, text: &str) {
+        let mut file = fs::OpenOptions::new().append(true).open(self.path(path)).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Runs mesh-init as the first process of its kernel. Returns why it fails.
+    fn run(&self, machine: &PxeNode<'_>) -> String {
+        let root = self.root.path().to_str().unwrap();
+        let args = ["--pid", "--fork", "--kill-child", "chroot", root, "/sbin/mesh-init"];
+        let program = Program::start(machine.world, &machine.host(), "unshare", &args);
+        program.says("mesh-init: FAILED: ", 1);
+        let log = eventually("mesh-init has ended", || {
+            let log = program.log_text();
+            if log.contains("mesh-init: report") { Ok(log) } else { Err(log) }
+        });
+        let (_, reason) = log.split_once("mesh-init: FAILED: ").unwrap();
+        assert!(log.contains("mesh-init: reported: status 200"), "{log}");
+        reason.lines().next().unwrap().to_owned()
+    }
+}
+
+/// What the machine did, and the beginning of the reason.
+type Case = (fn(&Boot), &'static str);
 
 #[test]
-fn mesh_init_steps_a_wrong_clock_in_both_directions() {
-    let issued = 1_795_600_000;
-    let day = 86_400;
-    for wrong in
-        [0, day, issued - 1, issued + 3600, issued + 400 * day, 4_084_000_000, 4_300_000_000]
-    {
-        assert_eq!(stepped(wrong, issued), format!("@{issued}\n"), "a clock at {wrong}");
-    }
-    for right in [issued, issued + 90, issued + 1200] {
-        assert_eq!(stepped(right, issued), "", "the boot took {} s", right - issued);
-    }
-}
-
-/// Returns `/etc/passwd` and `/etc/shadow` after `lock_root`; `None` if the boot fails.
-fn locked(passwd: &str, shadow: &str) -> Option<[String; 2]> {
-    let dir = tempfile::tempdir().unwrap();
-    let files = ["passwd", "shadow"].map(|name| dir.path().join(name));
-    std::fs::write(&files[0], passwd).unwrap();
-    std::fs::write(&files[1], shadow).unwrap();
-    let function = function("lock_root")
-        .replace("/etc/passwd", files[0].to_str().unwrap())
-        .replace("/etc/shadow", files[1].to_str().unwrap());
-    let script = format!("set -fu\nfail() {{ exit 1; }}\n{function}\nlock_root\n");
-    let status = Command::new("busybox").args(["sh", "-c", &script]).status().unwrap();
-    status.success().then(|| files.map(|file| std::fs::read_to_string(file).unwrap()))
-}
-
-#[test]
-fn mesh_init_locks_root_whatever_password_a_package_brought() {
-    for password in ["", "!", "x", "$6$salt$hash/with.characters"] {
-        let shadow = format!("bin:!::0:::::\nroot:{password}:19000:0:::::\nnotroot::0:::::\n");
-        let passwd = format!("root:{password}:0:0::/root:/bin/sh\nbin:x:1:1::/:/bin/sh\n");
-        let expected = [
-            "root:x:0:0::/root:/bin/sh\nbin:x:1:1::/:/bin/sh\n".to_owned(),
-            "bin:!::0:::::\nroot:*:19000:0:::::\nnotroot::0:::::\n".to_owned(),
-        ];
-        assert_eq!(locked(&passwd, &shadow), Some(expected), "{password:?}");
-    }
-    let passwd = "root:x:0:0::/:/bin/sh\n";
-    assert_eq!(locked(passwd, "bin:!::0:::::\n"), None, "without the account the boot fails");
-}
-
-#[test]
-fn mesh_init_locks_every_account_with_the_user_id_of_root() {
-    let passwd = "root:x:0:0::/:/bin/sh\ntoor:: +00:0::/:/bin/sh\nuser:$6$a:10:0::/:/bin/sh\n";
-    let shadow = "root:!:1::::::\ntoor:$6$a:1::::::\nuser:$6$a:1::::::\n";
-    let expected = [
-        "root:x:0:0::/:/bin/sh\ntoor:x: +00:0::/:/bin/sh\nuser:$6$a:10:0::/:/bin/sh\n".to_owned(),
-        "root:*:1::::::\ntoor:*:1::::::\nuser:$6$a:1::::::\n".to_owned(),
+fn mesh_init_refuses_what_was_not_rendered_and_reports_the_reason() {
+    let mut world = world();
+    world.start();
+    let machine = PxeNode::new(&world, 1);
+    let cases: [Case; 8] = [
+        (|boot| boot.append("etc/issue", "x"), "check /etc/issue of the overlay: it is not what"),
+        (
+            // With characters that a URL does not hold.
+            |boot| {
+                let digest = "0".repeat(64);
+                let line = format!("{digest}  /etc/a&b = 100 % \u{fc}\n");
+                boot.append("etc/meshd/manifest.sha256", &line);
+            },
+            "check /etc/a&b = 100 % \u{fc} of the overlay: No such file or directory",
+        ),
+        (
+            |boot| boot.append("usr/bin/mesh-agent", "x"),
+            "check /usr/bin/mesh-agent of the overlay: it is not what was rendered",
+        ),
+        (
+            |boot| fs::write(boot.path(DATABASE), "P:openrc\nf:f\n").unwrap(),
+            "packages not installed: alpine-base openrc(incomplete)",
+        ),
+        (|boot| fs::remove_file(boot.path(DATABASE)).unwrap(), "no package was installed"),
+        (
+            |boot| fs::write(boot.path("etc/shadow"), "bin:!::0:::::\n").unwrap(),
+            "lock the root account: /etc/shadow has no root",
+        ),
+        (
+            |boot| fs::remove_dir_all(boot.path("sys/class")).unwrap(),
+            "no interface has the address that BOOTIF= names",
+        ),
+        // It is as rendered, and has fetched the modloop.
+        (|_| {}, "attach the squashfs to a loop device: "),
     ];
-    assert_eq!(locked(passwd, shadow), Some(expected));
-}
-
-/// Returns what `start_netconsole` loads or says, with this route to the central node and these
-/// neighbours.
-fn netconsole(port: &str, route: &str, neighbours: &str) -> String {
-    let dir = tempfile::tempdir().unwrap();
-    let arp = dir.path().join("arp");
-    let head = "IP address       HW type     Flags       HW address            Mask     Device\n";
-    std::fs::write(&arp, format!("{head}{neighbours}")).unwrap();
-    let function = function("start_netconsole").replace("/proc/net/arp", arp.to_str().unwrap());
-    let script = format!(
-        "set -fu\nargument() {{ [ \"$1\" = meshd.netconsole ] && echo '{port}'; }}\n\
-         url=http://10.77.0.1:8080/blob/x\ninterface=eth3\nip() {{ echo '{route}'; }}\n\
-         modprobe() {{ echo \"$*\"; }}\nsay() {{ echo \"say: $*\"; }}\n{function}\nstart_netconsole\n"
-    );
-    let output = Command::new("busybox").args(["sh", "-c", &script]).output().unwrap();
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[test]
-fn mesh_init_sends_kernel_messages_to_the_next_hop() {
-    let row = |address: &str, mac: &str| {
-        format!("{address}        0x1         0x2         {mac}     *        eth3\n")
-    };
-    let neighbours =
-        [row("10.77.0.1", "52:54:00:00:00:aa"), row("10.88.0.1", "52:54:00:00:00:bb")].concat();
-    let direct = "10.77.0.1 dev eth3  src 10.77.0.100 ";
-    let routed = "10.77.0.1 via 10.88.0.1 dev eth3  src 10.88.0.100 ";
-    let arguments = "netconsole netconsole=+@/eth3,6666@10.77.0.1/";
-    assert_eq!(netconsole("6666", direct, &neighbours), format!("{arguments}52:54:00:00:00:aa\n"));
-    assert_eq!(netconsole("6666", routed, &neighbours), format!("{arguments}52:54:00:00:00:bb\n"));
-    let incomplete = row("10.77.0.1", "00:00:00:00:00:00").replace("0x2", "0x0");
-    let unknown = "say: netconsole is not started: the Ethernet address of 10.77.0.1 is unknown\n";
-    assert_eq!(netconsole("6666", direct, ""), unknown, "it would broadcast");
-    assert_eq!(netconsole("6666", direct, &incomplete), unknown, "nobody has answered");
-    assert_eq!(netconsole("", direct, &neighbours), "");
+    machine.power_on().unwrap();
+    for (change, reason) in cases {
+        let boot = Boot::new(&machine);
+        change(&boot);
+        let found = boot.run(&machine);
+        assert!(found.starts_with(reason), "{found}");
+        let events = world.events("boot_failed");
+        let event = events.iter().find(|event| event["session"] == boot.session.as_str());
+        assert_eq!(event.expect(&found)["detail"], found.as_str());
+        if reason.starts_with("attach") {
+            let read = |path: &str| fs::read_to_string(boot.path(path)).unwrap();
+            assert_eq!(read("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n");
+            assert_eq!(read("etc/shadow"), "root:*:1:0:::::\n");
+            assert!(read("etc/network/interfaces.d/boot").starts_with("auto eth7\n"));
+            assert_eq!(fs::read(boot.path(".modloop.img")).unwrap(), [4; 50_000]);
+        }
+    }
 }

@@ -9,7 +9,7 @@
 //! | `http` | the boot API with a cache, curl and many machines |
 //! | `identity` | machines that show the same hardware, and machines whose hardware changed |
 //! | `interface` | the interface of a segment is made again or has another address |
-//! | `mesh_init` | parts of mesh-init in busybox |
+//! | `mesh_init` | the real mesh-init in a root as Alpine's initramfs leaves it |
 //! | `ndp` | IPv6 router solicitations |
 //! | `parsers` | the fuzz targets with random bytes and the fuzz corpus |
 //! | `refusals` | requests that are refused before their end, or dropped |

@@ -8,7 +8,7 @@ use std::{
 use syn::{ItemMod, ItemUse, UseTree, visit::Visit};
 
 /// Code that takes time, randomness and I/O as arguments: crates, folders and files.
-const PURE: [&str; 30] = [
+const PURE: [&str; 34] = [
     "src/agent/container/bundle",
     "src/agent/container/replica_machine.rs",
     "src/types",
@@ -29,6 +29,10 @@ const PURE: [&str; 30] = [
     "src/agent/vm/net/nic_addresses.rs",
     "src/agent/vm/process/qmp_message.rs",
     "src/agent/vm/disks/cloud_init_seed.rs",
+    "src/stage1/alpine/boot_urls.rs",
+    "src/stage1/alpine/config.rs",
+    "src/stage1/alpine/installed.rs",
+    "src/stage1/boot/command_line.rs",
     "src/stage1/config.rs",
     "src/stage1/fetch/response.rs",
     "src/stage1/fetch/retry.rs",

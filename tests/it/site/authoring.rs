@@ -26,8 +26,10 @@ impl Desk {
         for folder in ["overlays", "images"] {
             copy(&repository.join(folder), &desk.path(folder));
         }
-        // The agent's bytes go into an archive; nothing of this machine may.
-        fs::write(desk.path("mesh-agent"), sample_agent(Architecture::X86_64, b"")).unwrap();
+        // The bytes of programs go into an archive; nothing of this machine may.
+        for program in ["mesh-agent", "stage1"] {
+            fs::write(desk.path(program), sample_agent(Architecture::X86_64, b"")).unwrap();
+        }
         let site = fs::read_to_string(repository.join("site.toml")).unwrap();
         let site = site
             .replace("#binary = \"target/agent/x86_64/mesh-agent\"", "binary = \"mesh-agent\"")
@@ -445,5 +447,8 @@ fn unusable_agent_fails_check_and_lab_up() {
             );
         }
     }
-    assert!(!ran(&["check"], "mesh-agent").1.contains("cannot use the agent"));
+    assert!(!ran(&["check"], "mesh-agent").1.contains("cannot use"));
+    fs::remove_file(desk.path("stage1")).unwrap();
+    let (succeeded, message) = ran(&["check"], "mesh-agent");
+    assert!(!succeeded && message.contains("cannot use stage 1: No such file"), "{message}");
 }

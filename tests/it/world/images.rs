@@ -26,16 +26,21 @@ const IMAGE_PACKAGES: [&str; 9] = [
 impl World {
     /// An image that no machine could run, with parts of odd sizes.
     pub fn write_image(&self) {
+        self.write_alpine_image(vec![4; 50_000]);
+    }
+
+    /// As [`World::write_image`], with this modloop.
+    pub fn write_alpine_image(&self, modloop: Vec<u8>) {
         let parts = ImageKind::Alpine(AlpineParts {
             kernel: self.blob(1, 300_000),
             initramfs: self.blob(2, 200_004),
             packages: self.blob(3, 100_000),
-            modloop: self.blob(4, 50_000),
+            modloop: self.store(modloop),
         });
         self.write_manifest("small", parts, &IMAGE_PACKAGES);
     }
 
-    /// An image of kind `root` that no machine could run, and a stage 1 beside the agent.
+    /// An image of kind `root` that no machine could run.
     pub fn write_root_image(&self, name: &str) {
         let verity = VeritySpec {
             root_hash: Digest::of(b"tree"),
@@ -53,8 +58,6 @@ impl World {
             nic_drivers: serde_json::from_str(r#"["1af4:*"]"#).unwrap(),
         });
         self.write_manifest(name, parts, &[]);
-        let program = meshd_image::catalog::agent::sample_agent(Architecture::X86_64, b"stage1");
-        fs::write(self.path("stage1"), program).unwrap();
     }
 
     fn blobs(&self) -> PathBuf {
@@ -62,8 +65,11 @@ impl World {
     }
 
     fn blob(&self, fill: u8, size: usize) -> Blob {
-        let bytes = vec![fill; size];
-        let blob = Blob { digest: Digest::of(&bytes), size: size as u64 };
+        self.store(vec![fill; size])
+    }
+
+    fn store(&self, bytes: Vec<u8>) -> Blob {
+        let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
         let path = blob_path(&self.blobs(), &blob.digest);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();

@@ -11,6 +11,7 @@ pub mod single_orders;
 pub mod tftp;
 pub mod unpack;
 
+use meshd_image::catalog::agent::sample_agent;
 use meshd_lab::Namespace;
 use meshd_types::MacAddr;
 use serde_json::Value;
@@ -270,11 +271,10 @@ overlays = ["motd"]
             overlays = overlays.display()
         );
         fs::write(self.path("site.toml"), text).unwrap();
-        fs::write(
-            self.path("agent"),
-            meshd_image::catalog::agent::sample_agent(meshd_types::Architecture::X86_64, b""),
-        )
-        .unwrap();
+        for (program, rest) in [("agent", b"".as_slice()), ("stage1", b"stage1")] {
+            let bytes = sample_agent(meshd_types::Architecture::X86_64, rest);
+            fs::write(self.path(program), bytes).unwrap();
+        }
         fs::create_dir_all(self.path("loaders")).unwrap();
         for (loader, size) in
             [("undionly.kpxe", 70_001), ("snponly.efi", 150_003), ("ipxe.efi", 99)]

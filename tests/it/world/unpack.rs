@@ -9,9 +9,14 @@ const ARCHIVES: [&str; 2] = ["apkovl.tar.gz", "meshd/overlay.tar.gz"];
 
 /// Files of the overlay: path, mode and content.
 pub fn overlay(initrd: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
+    files_of(&apkovl(initrd))
+}
+
+/// The archive of the overlay, of either kind of image.
+pub fn apkovl(initrd: &[u8]) -> Vec<u8> {
     let cpio = unpacked(initrd);
     let archive = ARCHIVES.iter().find_map(|name| file_of_cpio(&cpio, name));
-    files_of(archive.expect("an archive"))
+    archive.expect("an archive").to_vec()
 }
 
 /// The configuration of stage 1, and the files of the overlay, of the overlay initrd of a root

@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn programs_and_firmware_of_the_bundle_are_found() {
         let recipe = include_str!("../../../../images/bundles/qemu/bundle.toml");
-        let mounts = include_str!("../../../../overlays/agent/rootfs.alpine/sbin/mesh-init");
-        assert!(mounts.contains("/opt/bundles/"), "bundles are mounted at another path");
+        let folder = meshd_proto::mesh_init::BUNDLES_FOLDER;
+        assert!(BUNDLE.starts_with(folder), "bundles are mounted at another path");
         let fake = crate::fake::FakeMachine::new("", &[]);
         for line in recipe.lines() {
             let (target, key) = match (line.strip_prefix("to = "), line.strip_prefix("path = ")) {

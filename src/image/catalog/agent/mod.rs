@@ -30,8 +30,9 @@ const STAGE1_NAME: &str = "stage1";
 const NOTE: [&str; 2] = ["mesh-agent", " build: version="];
 /// Maximum length of a build note after [`NOTE`], in bytes.
 const MAX_NOTE: usize = 256;
-/// Hint of the error for an unusable agent.
+/// Hints of the errors for an unusable agent and stage 1.
 const HINT: &str = "run `make build`, or set [agent].binary to a static mesh-agent";
+const STAGE1_HINT: &str = "run `make build`, or put the static stage1 beside the agent";
 
 /// A mesh-agent that nodes can run.
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ pub struct AgentProgram {
     pub build: AgentBuild,
 }
 
-/// Stage 1: the first program of nodes with an image of kind `root`.
+/// Stage 1: the first program of nodes. Its name decides what it does (ADR 48).
 #[derive(Clone, Debug)]
 pub struct Stage1Program {
     pub digest: Digest,
@@ -66,19 +67,22 @@ impl fmt::Display for AgentBuild {
     }
 }
 
-/// Reason why a file is not a valid agent for the nodes of a site.
+/// Reason why a file is not a valid program for the nodes of a site.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use the agent {}: {cause}", path.display())]
+#[error("cannot use {program} {}: {cause}", path.display())]
 pub struct AgentError {
+    program: &'static str,
     path: PathBuf,
     cause: String,
+    hint: &'static str,
 }
 
-meshd_types::hints!(AgentError { AgentError { .. } => "{HINT}"; });
+meshd_types::hints!(AgentError { AgentError { hint, .. } => "{hint}"; });
 
 impl From<AgentError> for Fault {
     fn from(error: AgentError) -> Self {
-        Fault::of_file(error.path, format!("cannot use the agent: {}", error.cause), HINT)
+        let AgentError { program, path, cause, hint } = error;
+        Fault::of_file(path, format!("cannot use {program}: {cause}"), hint)
     }
 }
 
@@ -89,7 +93,12 @@ impl From<AgentError> for Fault {
 /// architecture.
 pub fn load_stage1(site: &Site) -> Result<Stage1Program, AgentError> {
     let path = stage1_path(site);
-    let refused = |cause: String| AgentError { path: path.clone(), cause };
+    let refused = |cause: String| AgentError {
+        program: "stage 1",
+        path: path.clone(),
+        cause,
+        hint: STAGE1_HINT,
+    };
     let bytes = read_bounded(&path).map_err(|error| refused(error.to_string()))?;
     let arch = elf::static_program(&bytes).map_err(refused)?;
     check_images(site, arch).map_err(refused)?;
@@ -130,7 +139,8 @@ fn default_path(program: &Path) -> PathBuf {
 /// architecture.
 pub fn load_agent(site: &Site) -> Result<AgentProgram, AgentError> {
     let path = agent_path(site);
-    let refused = |cause: String| AgentError { path: path.clone(), cause };
+    let refused =
+        |cause: String| AgentError { program: "the agent", path: path.clone(), cause, hint: HINT };
     let bytes = read_bounded(&path).map_err(|error| refused(error.to_string()))?;
     let arch = elf::static_program(&bytes).map_err(refused)?;
     let build = build_note(&bytes)

@@ -55,7 +55,7 @@ use std::{
 
 /// Files that meshd writes from the declarations of overlays and profile; an overlay must not
 /// contain them.
-const RESERVED: [(&str, &str); 11] = [
+const RESERVED: [(&str, &str); 12] = [
     ("/etc/apk/world", "list packages in overlay.toml: packages = [\"name\"]"),
     ("/etc/modules-load.d/50-meshd.conf", "list modules in overlay.toml: modules = [\"name\"]"),
     (
@@ -68,7 +68,8 @@ const RESERVED: [(&str, &str); 11] = [
     ("/etc/meshd/packages", "remove it"),
     ("/etc/meshd/manifest.sha256", "remove it"),
     ("/etc/meshd/boot.json", "remove it"),
-    ("/etc/meshd/boot.env", "remove it"),
+    ("/etc/meshd/mesh-init.json", "remove it"),
+    ("/sbin/mesh-init", "remove it: meshd adds its own"),
     (
         "/etc/network/interfaces.d/boot",
         "mesh-init writes it on the node; use another name beside it",

@@ -1,14 +1,12 @@
-//! What a node of an Alpine image needs.
+//! What a node of an Alpine image needs. Its first program is mesh-init, which the central node adds.
 
 use super::requirements::Requirements;
 
 pub(super) const REQUIREMENTS: Requirements = Requirements {
-    first_program: Some("/sbin/mesh-init"),
     init_packages: &["alpine-base", "openrc"],
     needed: &[
         ("/etc/init.d/mesh-agent", true),
         ("/etc/meshd/agent.json", false),
-        ("/etc/meshd/image.env", false),
         ("/etc/network/interfaces", false),
         ("/usr/share/meshd/udhcpc", true),
     ],

@@ -42,12 +42,10 @@ pub fn boot_faults(input: &RenderInput<'_>) -> Vec<Fault> {
 
 pub(super) fn find(input: &RenderInput<'_>, merged: &Merged<'_>) -> Vec<Fault> {
     let check = Check { input, merged, requirements: requirements(input.image.kind) };
-    let Some(agent) = check.piece(AGENT_PATH).filter(|piece| piece.entry.source == Source::Agent)
-    else {
+    if check.piece(AGENT_PATH).is_none_or(|piece| piece.entry.source != Source::Agent) {
         return vec![check.absent(AGENT_PATH, "the agent")];
-    };
-    let mut faults: Vec<Fault> = check.first_program(agent.layer).into_iter().collect();
-    faults.extend(check.stage1());
+    }
+    let mut faults: Vec<Fault> = check.stage1().into_iter().collect();
     faults.extend(
         check
             .requirements
@@ -150,22 +148,6 @@ impl<'i> Check<'_, 'i> {
             return fault(what, "run `make build`, or set [agent].binary to a file beside stage1");
         }
         None
-    }
-
-    fn first_program(&self, agent_layer: usize) -> Option<Fault> {
-        let first = self.requirements.first_program?;
-        let Some(piece) = self.piece(first) else {
-            return Some(self.absent(first, first.rsplit('/').next().unwrap_or(first)));
-        };
-        let is_whole =
-            self.merged.paths.iter().any(|(path, all)| path.to_string() == first && all.len() == 1);
-        if piece.layer != agent_layer || !is_whole {
-            let owner = &self.merged.layers[piece.layer].name;
-            let what =
-                format!("{first} is changed by overlay {owner}, which does not bring the agent");
-            return Some(self.at(&piece, what, "change it in the overlay that brings the agent"));
-        }
-        self.needed(first, true)
     }
 
     /// A file that must be there, as a file, and executable if it is a program.

@@ -3,8 +3,6 @@
 /// The requirements of one kind of image. Paths of `folders` to `accounts` are relative to the
 /// root.
 pub(super) struct Requirements {
-    /// The first program of a node, which the overlay with the agent brings.
-    pub first_program: Option<&'static str>,
     /// Packages that bring `/sbin/init` and the service manager; one of them suffices. Empty for a
     /// kind whose image contains both.
     pub init_packages: &'static [&'static str],

@@ -4,7 +4,6 @@
 use super::requirements::Requirements;
 
 pub(super) const REQUIREMENTS: Requirements = Requirements {
-    first_program: None,
     init_packages: &[],
     needed: &[("/etc/systemd/system/mesh-agent.service", false), ("/etc/meshd/agent.json", false)],
     needed_lines: &[],

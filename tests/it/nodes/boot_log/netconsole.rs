@@ -1,17 +1,16 @@
-//! Kernel messages by UDP, from a real kernel: Debian's kernel in QEMU, with the function of
-//! mesh-init that starts its netconsole, and with stage 1. QEMU's own network sends the packets of
-//! the guest from the machine's address.
+//! Kernel messages by UDP, from a real kernel: Debian's kernel in QEMU, with mesh-init and with
+//! stage 1. QEMU's own network sends the packets of the guest from the machine's address.
 
 use super::logs;
 use crate::{
     boot::mesh_init,
     work::vms::linux,
-    world::{CENTRAL, World, eventually, node::PxeNode, program::Program, unpack},
+    world::{World, eventually, node::PxeNode, program::Program, unpack},
 };
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
-/// The drivers of the NIC, and netconsole.
-const MODULES: [&str; 10] = [
+/// The drivers of the NIC.
+const DRIVERS: [&str; 8] = [
     "virtio",
     "virtio_ring",
     "virtio_pci_modern_dev",
@@ -20,37 +19,33 @@ const MODULES: [&str; 10] = [
     "failover",
     "net_failover",
     "virtio_net",
-    "configfs",
-    "netconsole",
 ];
+const NETCONSOLE: [&str; 2] = ["configfs", "netconsole"];
 /// Longer than a packet, with the header of the extended format.
 const LONG: usize = 970;
 
-/// First program of the guest. QEMU's network has the router 10.0.2.2.
-fn init() -> String {
-    let start_netconsole = mesh_init::function("start_netconsole");
-    let long = "x".repeat(LONG);
-    format!(
-        "#!/bin/busybox sh
+/// What Alpine's initramfs has done before mesh-init. QEMU's network has the router 10.0.2.2.
+const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-modprobe virtio_pci
-modprobe virtio_net
+for module in virtio_pci virtio_net loop squashfs; do modprobe $module; done
 ip address add 10.0.2.15/24 dev eth0
 ip link set eth0 up
 ip route add default via 10.0.2.2
-set -fu
-say() {{ echo \"mesh-init: $*\" >/dev/kmsg; }}
-argument() {{ sed -n \"s/.* $1=\\([^ ]*\\).*/\\1/p\" /proc/cmdline; }}
-url=http://{CENTRAL}:8080/blob/x
-interface=eth0
-ping -c 1 -W 20 10.0.2.2 || say 'no router'
-{start_netconsole}
-start_netconsole
+ping -c 1 -W 20 10.0.2.2 || echo 'no router' >/dev/kmsg
+exec /sbin/mesh-init
+";
+
+/// The init of the guest: mesh-init has mounted the modloop.
+fn os_init() -> String {
+    let long = "x".repeat(LONG);
+    format!(
+        "#!/bin/busybox sh
+[ -f /lib/modules/$(uname -r)/modules.dep ] && echo 'init: modules' >/dev/kmsg
 for number in 1 2 3 4 5; do
-	say \"line $number\"
+	echo \"init: line $number\" >/dev/kmsg
 	echo '{long} end' >/dev/kmsg
 	sleep 1
 done
@@ -67,9 +62,20 @@ fn add_program(root: &Path, name: &str, content: &[u8]) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Packs this root, with modules.
-fn pack(root: &Path) -> String {
-    linux::unpack_modules(root, &MODULES);
+/// A squashfs with the modules of netconsole.
+fn modloop(dir: &Path) -> Vec<u8> {
+    let modules = dir.join("modloop/lib");
+    fs::create_dir_all(&modules).unwrap();
+    linux::unpack_modules(&dir.join("modloop"), &NETCONSOLE);
+    let file = dir.join("modloop.squashfs");
+    let made = Command::new("mksquashfs").arg(&modules).arg(&file).arg("-quiet").output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    fs::read(file).unwrap()
+}
+
+/// Packs this root, with the drivers and other modules.
+fn pack(root: &Path, modules: [&str; 2]) -> String {
+    linux::unpack_modules(root, &[&DRIVERS[..], &modules].concat());
     let initramfs = root.with_extension("initramfs");
     linux::pack_initramfs(root, &initramfs);
     initramfs.to_str().unwrap().to_owned()
@@ -114,23 +120,30 @@ fn until_sent(world: &World, node: &str, text: &str) -> String {
 
 #[test]
 fn messages_of_a_real_kernel_up_to_its_panic_are_in_the_log_of_its_boot() {
-    let mut world = World::prepared("auto");
+    let mut world = mesh_init::world();
+    let dir = tempfile::tempdir().unwrap();
+    world.write_alpine_image(modloop(dir.path()));
     world.edit_site("[boot]", "[boot]\nnetconsole_port = 6666");
     world.start();
     let machine = PxeNode::new(&world, 1);
-    machine.ipxe().unwrap();
+    let script = machine.power_on().unwrap();
     let node = world.node()["id"].as_str().unwrap().to_owned();
-    let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
-    for folder in ["dev", "proc", "sys"] {
-        fs::create_dir_all(root.join(folder)).unwrap();
-    }
+    let line = mesh_init::unpack_root(&machine, &script, &root);
+    let (_, arguments) = line.split_once(" modloop=").unwrap();
     add_program(&root, "bin/busybox", &fs::read("/bin/busybox").unwrap());
-    add_program(&root, "init", init().as_bytes());
-    let qemu = start_kernel(&machine, &pack(&root), "meshd.netconsole=6666");
-    qemu.says("mesh-init: line", 5);
+    add_program(&root, "init", INIT.as_bytes());
+    add_program(&root, "sbin/init", os_init().as_bytes());
+    // The kernel's first program is that of the initramfs.
+    let arguments: Vec<&str> =
+        arguments.split(' ').filter(|word| !word.starts_with("init=")).collect();
+    let arguments = format!("modloop={}", arguments.join(" "));
+    let qemu = start_kernel(&machine, &pack(&root, ["loop", "squashfs"]), &arguments);
+    qemu.says("init: line", 5);
     let log = until_sent(&world, &node, "Kernel panic - not syncing: sysrq");
-    assert!(log.contains("] mesh-init: line "), "{log}");
+    for part in ["] mesh-init: ok ", "] init: modules\n", "] init: line "] {
+        assert!(log.contains(part), "{part} is not in {log}");
+    }
     assert!(!log.contains("no router"), "{log}");
     let long = format!("] {} end\n", "x".repeat(LONG));
     assert!(log.contains(&long), "a message in two packets is one line: {log}");
@@ -158,10 +171,9 @@ fn messages_of_stage1_after_the_fetch_of_the_root_are_in_the_log_of_its_boot() {
     let node = world.node()["id"].as_str().unwrap().to_owned();
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/agent/x86_64/stage1");
-    add_program(&root, "meshd/stage1", &fs::read(program).expect("make agent"));
+    add_program(&root, "meshd/stage1", &fs::read(mesh_init::stage1()).expect("make agent"));
     fs::write(root.join("meshd/stage1.json"), config.to_string()).unwrap();
     let arguments = format!("rdinit=/meshd/stage1 {port}");
-    let _qemu = start_kernel(&machine, &pack(&root), &arguments);
+    let _qemu = start_kernel(&machine, &pack(&root, NETCONSOLE), &arguments);
     until_sent(&world, &node, "stage1: FAILED: ");
 }

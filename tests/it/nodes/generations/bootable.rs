@@ -22,9 +22,9 @@ fn world_with(manifest: &str) -> World {
 
 #[test]
 fn profile_that_no_machine_can_boot_is_refused_by_check_reload_assign_and_script() {
-    let mut world = world_with("remove = [\"/sbin/mesh-init\"]");
+    let mut world = world_with("remove = [\"/usr/bin/mesh-agent\"]");
     let told =
-        ["overlays/t/overlay.toml:2", "profile t would not boot: no overlay brings mesh-init"];
+        ["overlays/t/overlay.toml:2", "profile t would not boot: no overlay brings the agent"];
     refused(&world, &["check"], &told);
     // The site was like this when meshd started.
     world.start();

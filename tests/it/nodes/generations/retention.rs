@@ -131,7 +131,7 @@ fn rolled_back_profile_retains_its_image_and_bundles() {
     );
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
-    let mounts = String::from_utf8_lossy(&overlay["etc/meshd/bundles"].1).into_owned();
+    let mounts = String::from_utf8_lossy(&overlay["etc/meshd/mesh-init.json"].1).into_owned();
     assert!(mounts.contains(&layer.to_string()), "{mounts}");
     assert_eq!(
         machine.get(&format!("http://10.77.0.1:8080/blob/{layer}/bundle")).unwrap().status,
@@ -170,7 +170,7 @@ fn pinned_node_retains_its_bundle_layer_through_rebuild_and_prune() {
     world.start();
     let machine = PxeNode::new(&world, 1);
     let again = machine.boot();
-    assert_eq!(again["etc/meshd/bundles"], first["etc/meshd/bundles"]);
+    assert_eq!(again["etc/meshd/mesh-init.json"], first["etc/meshd/bundles"]);
     assert_eq!(
         machine.get(&format!("http://10.77.0.1:8080/blob/{layer}/bundle")).unwrap().status,
         200
@@ -178,7 +178,7 @@ fn pinned_node_retains_its_bundle_layer_through_rebuild_and_prune() {
     // Let go, it has the newest; the old one goes once nothing of the node names it.
     done(&world, &["node", "pin", &id, "--off"]);
     let now = machine.boot();
-    assert_ne!(now["etc/meshd/bundles"], first["etc/meshd/bundles"]);
+    assert_ne!(now["etc/meshd/mesh-init.json"], first["etc/meshd/bundles"]);
     eventually("the old layer is pruned", || {
         prune(&world, "bundle");
         if is_there(&world, &layer) { Err("it is there".to_owned()) } else { Ok(()) }

@@ -1,12 +1,10 @@
-//! The duties of stage 1, in their order. A duty that fails is reported, and the machine reboots:
-//! it never runs half.
+//! The duties of stage 1 for a root image, in their order. After a failure, the machine reboots.
 
+use super::{FailureReport, FileSource, attempt, error::BootError, fetch_file, start_netconsole};
 use crate::{
     clock,
-    config::{self, BootConfig},
+    config::{self, BootConfig, RootImage},
     console,
-    error::BootError,
-    fetch::{self, HttpUrl, Transfer},
     modules::{self, ModuleLoader},
     network, overlay,
     root::{
@@ -17,25 +15,17 @@ use crate::{
 use meshd_proto::stage1::{
     ROOT_REPORT_FILE, RootMode, RootReport, STAGE1_CONFIG_FILE, STAGE1_OVERLAY_FILE,
 };
-use meshd_types::{BootSessionId, Hint as _};
 use rustix::system::{RebootCommand, reboot, uname};
 use std::{
     convert::Infallible,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read as _},
-    net::{Ipv4Addr, UdpSocket},
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    thread,
     time::{Duration, Instant},
 };
 
 const SYSFS: &str = "/sys";
 const COMMAND_LINE: &str = "/proc/cmdline";
-const NEIGHBOURS: &str = "/proc/net/arp";
-const NETCONSOLE: &str = "netconsole";
-/// Bundles of the profile, in the root.
-const BUNDLES: &str = "etc/meshd/bundles";
 /// Modules that no device names. What is built into the kernel is not in the index.
 const ALWAYS: [&str; 10] = [
     "virtio_pci",
@@ -53,51 +43,16 @@ const ALWAYS: [&str; 10] = [
 const NIC_PATIENCE: Duration = Duration::from_secs(60);
 /// Time for a link after the NIC is up; then DHCP is tried anyway.
 const LINK_PATIENCE: Duration = Duration::from_secs(15);
-/// A port whose packets nobody reads (RFC 863).
-const DISCARD_PORT: u16 = 9;
-/// Time for the Ethernet address of the central node, or of the router to it.
-const NEIGHBOUR_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval between polls of sysfs and of the neighbour table.
+/// Interval between polls of sysfs.
 const POLL: Duration = Duration::from_millis(100);
 /// Time to read the reason on the console before the machine reboots.
 const REBOOT_DELAY: Duration = Duration::from_secs(10);
-/// Longest interval between two lines of progress.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Where a failure is reported, once that is known and the network is up.
-#[derive(Default)]
-struct Report {
-    target: Option<(HttpUrl, BootSessionId)>,
-}
+/// Longest time between the delivery of the overlay and the start of stage 1.
+const LONGEST_START: Duration = Duration::from_secs(60);
 
 /// Boots this machine as PID 1. Returns only if the kernel refuses to reboot after a failure.
 pub fn boot() {
-    // The message of a panic: the reason that is reported says where it was.
-    std::panic::set_hook(Box::new(|panic| console::message(panic)));
-    let mut report = Report::default();
-    let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut report)));
-    let error = match outcome {
-        Ok(Err(error)) => error,
-        Err(payload) => {
-            let text = payload.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|it| (*it).to_owned()));
-            BootError::Panic(text.unwrap_or_default())
-        }
-    };
-    fail(&error, &report);
-}
-
-fn fail(error: &BootError, report: &Report) {
-    console::message(format_args!("FAILED: {error}"));
-    if let Some(hint) = error.hint() {
-        console::message(format_args!("hint: {hint}"));
-    }
-    if let Some((url, session)) = &report.target {
-        match fetch::report_failure(url, *session, &error.to_string()) {
-            Ok(status) => console::message(format_args!("reported: status {status}")),
-            Err(error) => console::message(format_args!("report to {url}: {error}")),
-        }
-    }
+    attempt(run);
     console::message(format_args!("reboot in {} s", REBOOT_DELAY.as_secs()));
     clock::pause(REBOOT_DELAY);
     if let Err(error) = reboot(RebootCommand::Restart) {
@@ -105,11 +60,11 @@ fn fail(error: &BootError, report: &Report) {
     }
 }
 
-fn run(report: &mut Report) -> Result<Infallible, BootError> {
+fn run(report: &mut FailureReport) -> Result<Infallible, BootError> {
     root::mount_early()?;
     let config = read_config()?;
     console::message(format_args!("node {}, boot session {}", config.node, config.session));
-    if let Some(before) = clock::step(config.time).map_err(BootError::Clock)? {
+    if let Some(before) = clock::step(config.time, LONGEST_START).map_err(BootError::Clock)? {
         console::message(format_args!("clock set from {before} to {}", config.time));
     }
     let mut loader = open_modules()?;
@@ -117,7 +72,9 @@ fn run(report: &mut Report) -> Result<Infallible, BootError> {
     let interface = find_nic(&mut loader, &config)?;
     let lease = start_network(&interface, &config)?;
     report.target = Some((config.failed_url.clone(), config.session));
-    if let Err(cause) = start_netconsole(&mut loader, &interface, &lease, &config) {
+    let line = fs::read_to_string(COMMAND_LINE).unwrap_or_default();
+    let server = *config.failed_url.server().ip();
+    if let Err(cause) = start_netconsole(&mut loader, &interface, server, &line) {
         console::message(format_args!("netconsole is not started: {cause}"));
     }
 
@@ -151,10 +108,6 @@ fn start_root(
     overlay::require_boot_part(&new_root, config.node, config.session)?;
     let checked = overlay::check_manifest(&new_root)?;
     overlay::lock_root(&new_root)?;
-    // A node without the software of its profile would run half.
-    if fs::metadata(new_root.join(BUNDLES)).is_ok_and(|file| file.len() > 0) {
-        return Err(BootError::Bundles);
-    }
     root::require_init(&new_root)?;
     network::write_handover(
         Path::new("/run"),
@@ -251,32 +204,6 @@ fn start_network(interface: &str, config: &BootConfig) -> Result<network::Lease,
     Ok(lease)
 }
 
-/// Sends kernel messages to the central node from here on, also those of a panic, if the site wants
-/// it. A node that cannot boots without this.
-fn start_netconsole(
-    loader: &mut ModuleLoader,
-    interface: &str,
-    lease: &network::Lease,
-    config: &BootConfig,
-) -> Result<(), String> {
-    let line = fs::read_to_string(COMMAND_LINE).unwrap_or_default();
-    let Some(port) = network::netconsole_port(&line) else { return Ok(()) };
-    let server = *config.failed_url.server().ip();
-    // A root may have come from other servers: the kernel looks for the central node now.
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(|error| error.to_string())?;
-    socket.send_to(&[], (server, DISCARD_PORT)).map_err(|error| error.to_string())?;
-    let begin = Instant::now();
-    let parameters = loop {
-        let neighbours = fs::read_to_string(NEIGHBOURS).unwrap_or_default();
-        match network::netconsole_parameters(interface, lease, server, port, &neighbours) {
-            Ok(parameters) => break parameters,
-            Err(error) if begin.elapsed() > NEIGHBOUR_TIMEOUT => return Err(error.to_string()),
-            Err(_) => thread::park_timeout(POLL),
-        }
-    };
-    loader.load_with(NETCONSOLE, &parameters).map_err(|error| error.to_string())
-}
-
 fn require_memory(root: u64, config: &BootConfig) -> Result<(), BootError> {
     let meminfo = fs::read_to_string("/proc/meminfo")
         .map_err(|cause| BootError::Read { path: "/proc/meminfo", cause })?;
@@ -311,26 +238,14 @@ fn root_in_memory(config: &BootConfig) -> Result<String, BootError> {
 fn fetch_root(config: &BootConfig) -> Result<File, BootError> {
     require_memory(config.root.size, config)?;
     let path = root::mount_image_store(config.root.size)?;
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create_new(true).open(&path);
-    let mut file =
-        file.map_err(|cause| BootError::Create { path: path.display().to_string(), cause })?;
-    let mut transfer = Transfer::new(config.root.size, config.root.digest);
-    let mut progress = Progress::new();
-    fetch::download(&config.root.urls, &mut transfer, &mut file, &mut progress)?;
-    console::message(format_args!(
-        "root: {} bytes in {} ms, SHA-256 {}",
-        config.root.size,
-        progress.begin.elapsed().as_millis(),
-        config.root.digest.short()
-    ));
-    Ok(file)
+    let RootImage { urls, digest, size, .. } = config.root.clone();
+    fetch_file(&FileSource { name: "root".to_owned(), urls, digest, size }, &path)
 }
 
 fn assemble_root(block_device: &str, config: &BootConfig) -> Result<PathBuf, BootError> {
     let mut image = File::open(block_device).map_err(BootError::Open)?;
     let device = root::open_verity(&mut image, block_device, &config.root.verity)?;
-    root::mount_squashfs(&device)?;
+    root::mount_lower(&device)?;
     Ok(root::mount_overlay(config.upper_bytes)?)
 }
 
@@ -338,38 +253,4 @@ fn write_root_report(report: &RootReport) -> io::Result<()> {
     let path = Path::new(ROOT_REPORT_FILE);
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     fs::write(path, serde_json::to_vec(report)?)
-}
-
-/// Prints the progress of the fetch: at each tenth, and at least every few seconds.
-struct Progress {
-    begin: Instant,
-    printed_at: Instant,
-    tenths: u64,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Progress { begin: Instant::now(), printed_at: Instant::now(), tenths: 0 }
-    }
-}
-
-impl fetch::Observer for Progress {
-    fn progress(&mut self, received: u64, size: u64) {
-        let tenths = received.saturating_mul(10) / size.max(1);
-        if tenths == self.tenths && self.printed_at.elapsed() < PROGRESS_INTERVAL {
-            return;
-        }
-        self.tenths = tenths;
-        self.printed_at = Instant::now();
-        let mib = |bytes: u64| bytes.div_ceil(1024 * 1024);
-        console::progress(format_args!("root: {} of {} MiB", mib(received), mib(size)));
-    }
-
-    fn retry(&mut self, url: &HttpUrl, cause: &fetch::TryError, delay: Duration) {
-        console::message(format_args!("fetch {url}: {cause}; retry in {} s", delay.as_secs()));
-    }
-
-    fn pause(&mut self, delay: Duration) {
-        clock::pause(delay);
-    }
 }

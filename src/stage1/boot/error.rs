@@ -1,13 +1,14 @@
 //! Why a boot fails.
 
 use crate::{
+    alpine::{MeshInitConfigError, OsFileError, PackagesError},
     config::ConfigError,
     fetch::DownloadError,
     network::AcquireError,
     overlay::{AccountError, BootPartError, ManifestError, UnpackError},
     root::{LabelError, MemoryError, MountError, SwitchError, VerityError, tether::TetherError},
 };
-use meshd_types::MacAddr;
+use meshd_types::{BundleName, ImageName, MacAddr};
 use std::io;
 
 /// A duty that failed. The message is shown on the console and reported to the central node.
@@ -35,7 +36,7 @@ pub enum BootError {
     Create { path: String, cause: io::Error },
     #[error(transparent)]
     Download(#[from] DownloadError),
-    #[error("attach the root to a loop device: {0}")]
+    #[error("attach the squashfs to a loop device: {0}")]
     Loop(io::Error),
     #[error(transparent)]
     Tether(#[from] TetherError),
@@ -56,10 +57,24 @@ pub enum BootError {
     BootPart(#[from] BootPartError),
     #[error(transparent)]
     Account(#[from] AccountError),
-    #[error("mount the bundles of /etc/meshd/bundles: a root image has no bundles")]
-    Bundles,
     #[error(transparent)]
     Label(#[from] LabelError),
+    #[error("modloop= on the command line is no URL of the central node")]
+    ModloopUrl,
+    #[error(transparent)]
+    MeshInitConfig(#[from] MeshInitConfigError),
+    #[error(transparent)]
+    OsFile(#[from] OsFileError),
+    #[error(transparent)]
+    Packages(#[from] PackagesError),
+    #[error("no interface has the address that BOOTIF= names")]
+    BootInterface,
+    #[error("fetch the {0}: its thread ended")]
+    Thread(String),
+    #[error("the modloop of image {image} has no modules for kernel {release}")]
+    ModloopRelease { image: ImageName, release: String },
+    #[error("bundle {name}: {error}")]
+    Bundle { name: BundleName, error: Box<BootError> },
     #[error("hand the lease over: {0}")]
     Handover(io::Error),
     #[error(transparent)]
@@ -79,7 +94,7 @@ meshd_types::hints!(BootError {
     BootError::Tether(TetherError::Device(_)) => "build the image again: a tethered root needs the module nbd";
     BootError::Manifest(_) => "boot again: the overlay was changed on its way";
     BootError::BootPart(_) => "boot again: the overlay was changed on its way";
-    BootError::Bundles => "remove `bundles` from the profile, and install the software in the image";
     BootError::Label(LabelError::NoProgram) => "add policycoreutils to the image, or SELINUX=disabled to its /etc/selinux/config";
+    BootError::Packages(_) => "boot again: Alpine's initramfs could not install all packages";
     BootError::Switch(SwitchError::NoInit(_)) => "add systemd or another init to the image";
 });
