@@ -48,6 +48,7 @@ impl Files {
             cache_dir: blobs.join("cache"),
             work_dir: blobs.join("work"),
             promote: true,
+            refresh: false,
         };
         eprintln!("image alpine-stock: built, if it is not yet");
         let manifest = build(&request, &Quiet).context("build the stock image")?;
