@@ -1,6 +1,7 @@
 //! Two Debian nodes are a Slurm cluster: `srun` runs an MPI allreduce on both, and so do
-//! `mpiexec.hydra`, by ssh, and `meshd task run`, by the agents. A drain of meshd drains the node in
-//! Slurm and waits for its jobs. While they boot, they lose the server that sends their root.
+//! `mpiexec.hydra`, by ssh, and `meshd task run`, by the agents. A drain of meshd drains the node
+//! in Slurm and waits for its jobs. While the nodes boot, they lose the server that sends their
+//! root.
 
 use crate::{
     damaged::manifest_of,
