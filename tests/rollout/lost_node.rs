@@ -77,7 +77,7 @@ fn limits_hold(rack: &Rack) {
 }
 
 #[test]
-fn replica_of_a_powered_off_node_is_served_by_the_third_and_leaves_nothing() {
+fn replica_of_a_powerless_node_is_served_by_the_third_node() {
     let mut test = online(NODES, |options, _| {
         options
             .set("agent.heartbeat", "5s")
