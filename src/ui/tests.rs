@@ -140,6 +140,7 @@ impl FakeApi {
             return (StatusCode::NOT_FOUND, Json(view)).into_response();
         }
         match path.as_str() {
+            "/v1/events" if query.contains("kind=container") => containers::events(&query),
             "/v1/events" if self.nodes.is_some() => rack_data::events().into_response(),
             "/v1/events" => texts::events().into_response(),
             "/v1/leases" => {

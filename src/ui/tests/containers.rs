@@ -1,7 +1,10 @@
 //! Containers: their pages for each role, the form, confirmations, logs and shells.
 
 use super::{Browser, FakeApi, HOSTILE};
-use axum::http::StatusCode;
+use axum::{
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
 use serde_json::{Value, json};
 
 const AT: &str = "2026-01-01T00:00:00Z";
@@ -37,6 +40,17 @@ pub fn answer(path: &str, query: &str) -> Option<Value> {
         ] }),
         _ => return None,
     })
+}
+
+/// Endless pages of events. Those of this container are on the second page and the third.
+pub fn events(query: &str) -> Response {
+    let page: u32 = query.split_once("after=c").map_or(0, |(_, page)| page.parse().expect("ours"));
+    let event = |detail: String| json!({ "seq": page, "at": AT, "kind": "container", "node": null, "session": null, "actor": "node", "detail": detail });
+    let own = if (1..3).contains(&page) { "web.0" } else { "web.prod.0" };
+    let lines =
+        [event(format!("container {own}: page {page}")), event(format!("container web2: {page}"))];
+    let lines = lines.map(|line| format!("{line}\n")).concat();
+    ([("x-next-cursor", format!("c{}", page + 1))], lines).into_response()
 }
 
 fn last(api: &FakeApi) -> (String, Value) {
@@ -214,4 +228,17 @@ async fn log_of_a_replica_is_live_and_escaped() {
         let shown = browser.get(&format!("/ui/containers/{replica}/log")).await;
         assert_eq!(shown.status, StatusCode::NOT_FOUND, "{replica}: {}", shown.text);
     }
+}
+
+#[tokio::test]
+async fn container_page_searches_further_pages_for_its_events() {
+    let api = FakeApi::new("viewer");
+    let shown = Browser::signed_in(&api).await.get("/ui/containers/web").await.text;
+    for part in ["web.0: page 1", "web.0: page 2"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("web.prod.0") && !shown.contains("web2"), "{shown}");
+    let requests = api.requests.lock().expect("no panic");
+    let pages = requests.iter().filter(|(path, _)| path == "/v1/events").count();
+    assert_eq!(pages, 10, "the search has an end");
 }

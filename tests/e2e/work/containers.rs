@@ -1,5 +1,4 @@
-//! A container on netbooted nodes: an image that umoci wrote serves HTTP on each of them, and the
-//! kernel of the nodes enforces its limits.
+//! A container on netbooted nodes: an image that umoci wrote serves HTTP on each of them.
 
 use crate::{
     kit::web_image,
@@ -52,10 +51,6 @@ pub fn run(rack: &Rack, replicas: usize) {
     rack.run_cli(&[order.as_slice(), &limits].concat()).or_end();
 }
 
-pub fn show(rack: &Rack, name: &str) -> Value {
-    rack.query(&["container", "show", name]).or_end()
-}
-
 /// Deletes the web server and its image, when no node has anything of it any more.
 pub fn delete(rack: &Rack) {
     rack.run_cli(&["container", "delete", "web", "--yes"]).or_end();
@@ -69,50 +64,9 @@ pub fn delete(rack: &Rack) {
     released.or_end();
 }
 
-/// Waits until a container of one replica is in a phase. Returns the replica.
-fn reaches(rack: &Rack, name: &str, phase: &str) -> Value {
-    let reached = rack.wait(SOON, &format!("{name} to be {phase}"), |rack| {
-        let replica = rack.query(&["container", "show", name])?["replicas"][0].clone();
-        let seen = replica.to_string();
-        Ok(Wait::some((replica["phase"] == phase).then_some(replica), seen))
-    });
-    reached.or_end()
-}
-
-/// A program that exceeds its memory ends, and one that wants more processor time does not get it.
-/// The web server beside them goes on.
-pub fn limits_hold(rack: &Rack) {
-    let run = |name: &str, options: &[&str], program: &[&str]| {
-        let order = ["container", "run", name, "web", "--memory", "16M", "--scratch", "1M"];
-        rack.run_cli(&[order.as_slice(), options, &["--"], program].concat()).or_end();
-    };
-    let fill = ["/bin/busybox", "dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "count=1"];
-    run("greedy", &["--restart", "on-failure:1"], &fill);
-    let spin = "/bin/busybox time -p /bin/busybox timeout 10 /bin/sh -c 'while :; do :; done'";
-    run("busy", &["--cpus", "0.1", "--restart", "never"], &["/bin/sh", "-c", spin]);
-    let greedy = reaches(rack, "greedy", "failed");
-    assert_eq!(greedy["detail"], "out of memory (limit 16 MiB)", "{greedy}");
-    assert_eq!(greedy["restarts"], 1, "{greedy}");
-    let busy = reaches(rack, "busy", "exited");
-    let output = rack.run_cli(&["container", "logs", "busy"]).or_end();
-    let seconds = |name: &str| -> f32 {
-        let value = output.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-        value.unwrap_or_else(|| panic!("{busy}: {output}"))
-    };
-    // A tenth of 10 s, and what a period of 100 ms rounds.
-    assert!(seconds("real") >= 10.0 && seconds("user") + seconds("sys") < 2.0, "{output}");
-    for replica in show(rack, "web")["replicas"].as_array().expect("replicas") {
-        assert_eq!((&replica["phase"], &replica["restarts"]), (&"healthy".into(), &0.into()));
-    }
-    for name in ["greedy", "busy"] {
-        rack.run_cli(&["container", "delete", name, "--yes"]).or_end();
-    }
-}
-
 pub fn serve_on_nodes_and_leave_nothing(rack: &Rack, nodes: &[Value]) {
     import(rack);
     run(rack, nodes.len());
     nodes.iter().for_each(|node| answers(rack, node));
-    limits_hold(rack);
     delete(rack);
 }

@@ -239,7 +239,7 @@ fn nothing_is_left(hosts: &[Host]) {
 }
 
 #[test]
-fn replica_of_a_node_without_power_is_served_by_a_third_node_and_leaves_nothing() {
+fn replica_of_a_powerless_node_is_served_by_a_third_and_leaves_nothing() {
     let mut world = World::prepared("auto");
     world.start();
     let mut hosts = boot_hosts(&world, NODES);

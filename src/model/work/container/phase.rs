@@ -74,8 +74,8 @@ impl Container {
         }
     }
 
-    /// Returns the replicas that are to run; true for one that does if its node has a link. One that
-    /// has exited as its restart policy expects is not to run.
+    /// Returns the replicas that are to run; true for one that does if its node has a link. One
+    /// that has exited as its restart policy expects is not to run.
     pub fn wanted_replicas(&self) -> impl Iterator<Item = (&Replica, bool)> {
         let is_on = self.desired_state == ContainerGoal::Run;
         self.replicas.iter().filter(move |_| is_on).filter_map(|replica| {

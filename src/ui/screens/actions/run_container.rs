@@ -36,22 +36,82 @@ const FORM: CreationForm = CreationForm {
     denied: "Running containers requires the role operator.",
 };
 
-/// Fields with the values that the command line has by default.
-const DEFAULTS: [(&str, &str); 9] = [
-    ("replicas", "1"),
-    ("memory", "256M"),
-    ("cpus", "1"),
-    ("restart", "always"),
-    ("stop_seconds", "10"),
-    ("health_interval", "10"),
-    ("health_timeout", "5"),
-    ("health_failures", "3"),
-    ("health_start", "0"),
+/// A field of one line.
+struct Input {
+    name: &'static str,
+    /// The name of its value in an error.
+    noun: &'static str,
+    label: &'static str,
+    example: &'static str,
+    /// The example is the default of the command line; the form begins with it.
+    is_default: bool,
+}
+
+const fn input(
+    name: &'static str,
+    noun: &'static str,
+    label: &'static str,
+    example: &'static str,
+) -> Input {
+    Input { name, noun, label, example, is_default: false }
+}
+
+impl Input {
+    const fn by_default(self) -> Self {
+        Input { is_default: true, ..self }
+    }
+}
+
+const INPUTS: [Input; 6] = [
+    input("replicas", "number of replicas", "Number of replicas, each on another node", "1")
+        .by_default(),
+    input("memory", "memory", "Memory of each replica, with written files", "256M").by_default(),
+    input("cpus", "number of CPUs", "CPUs of each replica", "1").by_default(),
+    input("ports", "published port", "Published ports, as NODE-PORT:PORT", "8080:80 8443:443"),
+    input("mounts", "mount", "Squashfs volumes to mount, as VOLUME:PATH", "site-data:/data"),
+    input(
+        "health",
+        "health check",
+        "Health check: tcp:PORT, http:PORT/PATH or exec:PROGRAM, or empty",
+        "http:80/",
+    ),
 ];
 
+/// Fields that few containers need.
+const MORE_INPUTS: [Input; 9] = [
+    input(
+        "working_dir",
+        "working directory",
+        "Working directory, or empty for that of the image",
+        "/srv",
+    ),
+    input("user", "user", "User ID, or UID:GID, or empty for that of the image", "1000:1000"),
+    input("scratch", "limit of written files", "Limit of written files, or empty for 64M", "64M"),
+    input("restart", "restart", "Restart: always, never, on-failure or on-failure:N", "always")
+        .by_default(),
+    input("stop_seconds", SECONDS, "Seconds between SIGTERM and SIGKILL", "10").by_default(),
+    input("health_interval", SECONDS, "Seconds between two health checks", "10").by_default(),
+    input("health_timeout", SECONDS, "Seconds until a health check fails", "5").by_default(),
+    input(
+        "health_failures",
+        "number of failed health checks",
+        "Failed health checks in a row that count",
+        "3",
+    )
+    .by_default(),
+    input("health_start", SECONDS, "Seconds after the start without health checks", "0")
+        .by_default(),
+];
+const SECONDS: &str = "number of seconds";
+
+fn all_inputs() -> impl Iterator<Item = &'static Input> {
+    INPUTS.iter().chain(&MORE_INPUTS)
+}
+
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let fields = DEFAULTS.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    form(&client, &headers, &Fields(fields.to_vec()), None).await
+    let defaults = all_inputs().filter(|input| input.is_default);
+    let fields = defaults.map(|input| (input.name.to_owned(), input.example.to_owned()));
+    form(&client, &headers, &Fields(fields.collect()), None).await
 }
 
 /// Returns the form. Variables are not sent back: their values may be secrets.
@@ -64,17 +124,12 @@ async fn form(
     let volumes =
         client.get(api::LIST_VOLUMES.path([])).await.map_err(|error| client.failed(&error))?;
     let images: Vec<_> = volumes.iter().filter(|volume| volume.container_image).collect();
-    let input = |name, label, example| text_input(fields, name, label, example);
+    let line = |input: &Input| text_input(fields, input.name, input.label, input.example);
     let inputs = html! {
         label for="name" { "Name" }
         input id="name" name="name" value=(fields.text("name")) required maxlength="63" placeholder="web" autocomplete="off";
         (image_choice(&images, fields.text("image")))
-        (input("replicas", "Number of replicas, each on another node", "1"))
-        (input("memory", "Memory of each replica, with written files", "256M"))
-        (input("cpus", "CPUs of each replica", "1"))
-        (input("ports", "Published ports, as NODE-PORT:PORT", "8080:80 8443:443"))
-        (input("mounts", "Squashfs volumes to mount, as VOLUME:PATH", "site-data:/data"))
-        (input("health", "Health check: tcp:PORT, http:PORT/PATH or exec:PROGRAM, or empty", "http:80/"))
+        @for input in &INPUTS { (line(input)) }
         label for="env" { "Variables, one NAME=VALUE on each line. No page shows their values" }
         textarea.code id="env" name="env" rows="3" spellcheck="false" autocomplete="off" {}
         @if error.is_some() && !fields.text("env").is_empty() { p.quiet { "Type the variables again." } }
@@ -83,15 +138,7 @@ async fn form(
         details open[error.is_some()] {
             summary { "More" }
             div.stack {
-                (input("working_dir", "Working directory, or empty for that of the image", "/srv"))
-                (input("user", "User ID, or UID:GID, or empty for that of the image", "1000:1000"))
-                (input("scratch", "Limit of written files, or empty for 64M", "64M"))
-                (input("restart", "Restart: always, never, on-failure or on-failure:N", "always"))
-                (input("stop_seconds", "Seconds between SIGTERM and SIGKILL", "10"))
-                (input("health_interval", "Seconds between two health checks", "10"))
-                (input("health_timeout", "Seconds until a health check fails", "5"))
-                (input("health_failures", "Failed health checks in a row that count", "3"))
-                (input("health_start", "Seconds after the start without health checks", "0"))
+                @for input in &MORE_INPUTS { (line(input)) }
             }
         }
         (html::reason_input("reason"))
@@ -158,25 +205,13 @@ fn each<'t, T>(
     texts: impl Iterator<Item = &'t str>,
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Result<Vec<T>, FieldFault> {
-    let fault = |hint| FieldFault { field: name_in_words(name), hint };
+    let fault = |hint| FieldFault { field: noun_of(name), hint };
     texts.map(|text| parse(text).map_err(fault)).collect()
 }
 
-fn name_in_words(name: &'static str) -> &'static str {
-    match name {
-        "replicas" => "number of replicas",
-        "cpus" => "number of CPUs",
-        "ports" => "published port",
-        "mounts" => "mount",
-        "health" => "health check",
-        "env" => "variable",
-        "scratch" => "limit of written files",
-        "stop_seconds" | "health_interval" | "health_timeout" | "health_start" => {
-            "number of seconds"
-        }
-        "health_failures" => "number of failed health checks",
-        name => name,
-    }
+fn noun_of(name: &'static str) -> &'static str {
+    let noun = all_inputs().find(|input| input.name == name).map(|input| input.noun);
+    noun.unwrap_or(if name == "env" { "variable" } else { name })
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
