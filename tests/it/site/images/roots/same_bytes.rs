@@ -25,7 +25,7 @@ fn as_user(site: &RootSite, command: &Command, subordinate: &str) -> Command {
 fn assert_same(one: &RootParts, other: &RootParts) {
     assert_eq!(one.kernel, other.kernel);
     assert_eq!(one.modules, other.modules);
-    assert_eq!((one.root.clone(), &one.verity), (other.root.clone(), &other.verity));
+    assert_eq!((one.root, &one.verity), (other.root, &other.verity));
     assert_eq!(one.nic_drivers, other.nic_drivers);
 }
 
