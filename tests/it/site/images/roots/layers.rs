@@ -125,8 +125,7 @@ fn image_of_a_registry_is_built_by_its_digest_and_architecture() {
     let flip = |bytes: &mut Vec<u8>| bytes[100] ^= 1;
     // A manifest that is no JSON would be an error of the registry.
     let pad = |bytes: &mut Vec<u8>| bytes.push(b' ');
-    let changes: [(&str, &dyn Fn(&mut Vec<u8>)); 2] = [(layer, &flip), (amd64, &pad)];
-    for (digest, change) in changes {
+    for (digest, change) in [(layer, &flip as &dyn Fn(&mut Vec<u8>)), (amd64, &pad)] {
         let file = registry.blob(digest);
         let sound = fs::read(&file).unwrap();
         let mut changed = sound.clone();
