@@ -9,6 +9,9 @@ mod frames;
 #[path = "../e2e/racks.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests")]
 mod racks;
+#[path = "../e2e/overlays.rs"]
+#[allow(dead_code, reason = "shared with the end-to-end tests")]
+mod overlays;
 #[path = "../e2e/boot/attacker.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests")]
 mod attacker;
