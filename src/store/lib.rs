@@ -68,10 +68,10 @@ pub use archive::series_log::SeriesLog;
 pub use audit::AuditFilter;
 pub use change_log::{LogSnapshot, LoggedChange, Position};
 pub use events::EventFilter;
-pub use index::containers::ReplicaCounts;
 pub use index::dhcp_record_changes::DhcpRecordChange;
 pub use index::operations::{MAX_NODE_OPERATIONS, MAX_OPEN_NODE_OPERATIONS, MAX_STORED_OPERATIONS};
 pub use index::rollouts::{MAX_OPEN_ROLLOUTS, MAX_ROLLOUT_NODES, MAX_STORED_ROLLOUTS};
+pub use index::vm_index::ReplicaCounts;
 pub use model::Model;
 #[cfg(any(test, feature = "testing"))]
 pub use model::{NODE_READS, OPERATION_CHANGES};

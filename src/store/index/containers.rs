@@ -1,42 +1,9 @@
 //! Containers in memory. Their replicas share the allocations of a node with its VMs.
 
-use super::vm_index::VmIndex;
+use super::vm_index::{ReplicaCounts, VmIndex};
 use crate::{Model, records::RecordIndex, tx::Tx};
 use meshd_model::work::{Allocations, container::Container};
 use meshd_types::{ContainerName, NodeId};
-use std::collections::BTreeMap;
-
-/// Numbers of replicas, so that no page has to look at each one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaCounts {
-    /// Replicas that are to run.
-    pub wanted: usize,
-    /// Replicas of a node that run if it has a link.
-    pub running: BTreeMap<NodeId, usize>,
-}
-
-impl ReplicaCounts {
-    fn add(&mut self, container: &Container) {
-        for (replica, runs) in container.wanted_replicas() {
-            self.wanted += 1;
-            if let Some(node) = replica.node().filter(|_| runs) {
-                *self.running.entry(node).or_default() += 1;
-            }
-        }
-    }
-
-    fn subtract(&mut self, container: &Container) {
-        for (replica, runs) in container.wanted_replicas() {
-            self.wanted -= 1;
-            let Some(node) = replica.node().filter(|_| runs) else { continue };
-            let Some(count) = self.running.get_mut(&node) else { continue };
-            *count -= 1;
-            if *count == 0 {
-                self.running.remove(&node);
-            }
-        }
-    }
-}
 
 impl RecordIndex<ContainerName, Container> for VmIndex {
     fn put_record(&mut self, name: ContainerName, container: Container) -> Option<Container> {

@@ -1,6 +1,6 @@
 //! VMs, containers and slots in memory, and the allocations of each node.
 
-use super::{containers::ReplicaCounts, nic_index::NicIndex, unavailable_units::UnavailableUnits};
+use super::{nic_index::NicIndex, unavailable_units::UnavailableUnits};
 use crate::{Model, records::RecordIndex, tx::Tx};
 use meshd_model::{
     fleet::Node,
@@ -11,6 +11,38 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
 };
+
+/// Numbers of replicas, so that no page has to look at each one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaCounts {
+    /// Replicas that are to run.
+    pub wanted: usize,
+    /// Replicas of a node that run if it has a link.
+    pub running: BTreeMap<NodeId, usize>,
+}
+
+impl ReplicaCounts {
+    pub(super) fn add(&mut self, container: &Container) {
+        for (replica, runs) in container.wanted_replicas() {
+            self.wanted += 1;
+            if let Some(node) = replica.node().filter(|_| runs) {
+                *self.running.entry(node).or_default() += 1;
+            }
+        }
+    }
+
+    pub(super) fn subtract(&mut self, container: &Container) {
+        for (replica, runs) in container.wanted_replicas() {
+            self.wanted -= 1;
+            let Some(node) = replica.node().filter(|_| runs) else { continue };
+            let Some(count) = self.running.get_mut(&node) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.running.remove(&node);
+            }
+        }
+    }
+}
 
 /// VMs, containers and slots, with derived indexes.
 #[derive(Default)]

@@ -138,8 +138,8 @@ fn mesh_init_refuses_what_was_not_rendered_and_reports_the_reason() {
         // It is as rendered, and has fetched the modloop.
         (|_| {}, "attach the squashfs to a loop device: "),
     ];
-    machine.power_on().unwrap();
     for (change, reason) in cases {
+        machine.power_on().unwrap();
         let boot = Boot::new(&machine);
         change(&boot);
         let found = boot.run(&machine);

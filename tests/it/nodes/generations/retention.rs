@@ -170,7 +170,7 @@ fn pinned_node_retains_its_bundle_layer_through_rebuild_and_prune() {
     world.start();
     let machine = PxeNode::new(&world, 1);
     let again = machine.boot();
-    assert_eq!(again["etc/meshd/mesh-init.json"], first["etc/meshd/bundles"]);
+    assert_eq!(again["etc/meshd/mesh-init.json"], first["etc/meshd/mesh-init.json"]);
     assert_eq!(
         machine.get(&format!("http://10.77.0.1:8080/blob/{layer}/bundle")).unwrap().status,
         200
@@ -178,7 +178,7 @@ fn pinned_node_retains_its_bundle_layer_through_rebuild_and_prune() {
     // Let go, it has the newest; the old one goes once nothing of the node names it.
     done(&world, &["node", "pin", &id, "--off"]);
     let now = machine.boot();
-    assert_ne!(now["etc/meshd/mesh-init.json"], first["etc/meshd/bundles"]);
+    assert_ne!(now["etc/meshd/mesh-init.json"], first["etc/meshd/mesh-init.json"]);
     eventually("the old layer is pruned", || {
         prune(&world, "bundle");
         if is_there(&world, &layer) { Err("it is there".to_owned()) } else { Ok(()) }
