@@ -121,7 +121,9 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     );
 
     // Programs and loaders are no state: they are installed on the new machine.
-    fs::copy(world.path("agent"), rack.join("agent")).unwrap();
+    for program in ["agent", "stage1"] {
+        fs::copy(world.path(program), rack.join(program)).unwrap();
+    }
     fs::rename(world.path("loaders"), rack.join("loaders")).unwrap();
     world.site = rack.join("site.toml");
     world.start();

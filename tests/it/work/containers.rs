@@ -286,7 +286,9 @@ fn restore(world: &mut World, file: &str, key: &str) {
     let into = rack.to_str().unwrap();
     run(world, &["backup", "restore", file, "--into", into, "--key-file", key]);
     // Programs and loaders are no state: they are installed on the new machine.
-    fs::copy(world.path("agent"), rack.join("agent")).unwrap();
+    for program in ["agent", "stage1"] {
+        fs::copy(world.path(program), rack.join(program)).unwrap();
+    }
     fs::rename(world.path("loaders"), rack.join("loaders")).unwrap();
     world.site = rack.join("site.toml");
     world.start();

@@ -45,6 +45,7 @@ pub use variable::{VarKind, Variable};
 
 use bytes::Bytes;
 use meshd_config::Fault;
+use meshd_proto::mesh_init::MESH_INIT_PROGRAM;
 use meshd_types::{Digest, NodeId, OverlayName, SafePath, VarName, Vars, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,7 +56,7 @@ use std::{
 
 /// Files that meshd writes from the declarations of overlays and profile; an overlay must not
 /// contain them.
-const RESERVED: [(&str, &str); 12] = [
+const RESERVED: [(&str, &str); 11] = [
     ("/etc/apk/world", "list packages in overlay.toml: packages = [\"name\"]"),
     ("/etc/modules-load.d/50-meshd.conf", "list modules in overlay.toml: modules = [\"name\"]"),
     (
@@ -69,7 +70,6 @@ const RESERVED: [(&str, &str); 12] = [
     ("/etc/meshd/manifest.sha256", "remove it"),
     ("/etc/meshd/boot.json", "remove it"),
     ("/etc/meshd/mesh-init.json", "remove it"),
-    ("/sbin/mesh-init", "remove it: meshd adds its own"),
     (
         "/etc/network/interfaces.d/boot",
         "mesh-init writes it on the node; use another name beside it",
@@ -173,6 +173,8 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
     content::check(folder, &entries, faults);
     faults.extend(unsupported(folder, &entries, &declared));
     faults.extend(empty_units(folder, &entries));
+    // The script of an overlay of an earlier version: meshd adds the program that replaced it.
+    entries.retain(|path, _| path.to_string() != MESH_INIT_PROGRAM);
     let reserved = |path: String| {
         let inside = |at: &str| {
             path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -157,7 +157,7 @@ fn old_backup_is_verified_and_restored() {
         "{verified}"
     );
     done(&["backup", "restore", file, "--key-file", key, "--into", rack.to_str().unwrap()]);
-    for part in ["agent", "loaders"] {
+    for part in ["agent", "stage1", "loaders"] {
         fs::rename(world.path(part), rack.join(part)).unwrap();
     }
     world.site = rack.join("site.toml");
