@@ -58,7 +58,7 @@ struct Boot {
 
 impl Boot {
     fn new(machine: &PxeNode<'_>) -> Self {
-        let script = machine.ipxe().unwrap();
+        let script = machine.power_on().unwrap();
         let root = tempfile::tempdir().unwrap();
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let line = unpack_root(machine, &script, root.path());
@@ -139,7 +139,6 @@ fn mesh_init_refuses_what_was_not_rendered_and_reports_the_reason() {
         (|_| {}, "attach the squashfs to a loop device: "),
     ];
     for (change, reason) in cases {
-        machine.power_on().unwrap();
         let boot = Boot::new(&machine);
         change(&boot);
         let found = boot.run(&machine);
