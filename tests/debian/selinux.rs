@@ -42,10 +42,7 @@ fn files_of_the_overlay_have_the_labels_of_the_policy() {
             .set("profiles.selinux.image", "selinux")
             .set("profiles.selinux.overlays", r#"["base", "agent", "ssh", "motd"]"#)
             .set("profiles.selinux.writable", "256M")
-            .set(
-                "profiles.selinux.kernel_args",
-                r#"["security=selinux", "selinux=1"]"#,
-            )
+            .set("profiles.selinux.kernel_args", r#"["security=selinux", "selinux=1"]"#)
             .set("defaults.profile", "selinux")
     });
     let rack = &mut test.rack;

@@ -26,11 +26,13 @@ pub struct FileSource {
     pub size: u64,
 }
 
-/// Fetches a file into a new file, and verifies its digest.
+/// Fetches a file into a new file, and verifies its digest. Returns it open for reading alone: with a
+/// loop device whose file is open for writing, OpenRC could not mount `/` read-only at a shutdown, and
+/// did not start the kernel of a warm reboot.
 pub fn fetch_file(source: &FileSource, path: &Path) -> Result<File, BootError> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-    let mut file =
-        file.map_err(|cause| BootError::Create { path: path.display().to_string(), cause })?;
+    let failed = |cause| BootError::Create { path: path.display().to_string(), cause };
+    let mut file = file.map_err(failed)?;
     let mut transfer = Transfer::new(source.size, source.digest);
     let mut progress = Progress::new(&source.name);
     fetch::download(&source.urls, &mut transfer, &mut file, &mut progress)?;
@@ -41,7 +43,8 @@ pub fn fetch_file(source: &FileSource, path: &Path) -> Result<File, BootError> {
         progress.begin.elapsed().as_millis(),
         source.digest.short()
     ));
-    Ok(file)
+    drop(file);
+    File::open(path).map_err(failed)
 }
 
 /// Prints the progress of a fetch: at each tenth, and at least every few seconds.
