@@ -108,7 +108,7 @@ test-debian: agent ## Builds Debian roots and boots them: refusals, theft, VMs w
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --quiet --locked --test debian
 	@$(AS_ROOT) env "PATH=$$PATH" MESHD_DEBIAN_GUEST=.lab/debian-guest cargo test --quiet --locked --test integration -- debian_guest root_image
 
-test-rollout: agent ## Rolls generations out over six machines in QEMU, finds a bad one among 16, and loses a node with a container; 30 minutes
+test-rollout: agent ## Rolls generations out over six machines in QEMU, finds a bad one among 16, and loses a node with a container
 	@.ci/setup test
 	@cargo test --quiet --locked --test rollout --no-run
 	@target/debug/meshd lab image
