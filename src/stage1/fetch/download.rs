@@ -76,16 +76,18 @@ pub fn download(
             Ok(()) => return Ok(()),
             Err(cause) => cause,
         };
-        let next = if matches!(cause, TryError::Transfer(TransferError::Digest { .. })) {
-            transfer.restart();
-            if sources.are_several {
-                sources.may_be_several = false;
-                NextTry::After(Duration::ZERO)
-            } else {
-                schedule.record_mismatch()
+        let next = match &cause {
+            TryError::Transfer(TransferError::Digest { .. }) => {
+                transfer.restart();
+                if sources.are_several {
+                    sources.may_be_several = false;
+                    NextTry::After(Duration::ZERO)
+                } else {
+                    schedule.record_without_file()
+                }
             }
-        } else {
-            schedule.record_failure(begin.elapsed())
+            TryError::Transfer(error) if error.is_without_file() => schedule.record_without_file(),
+            _ => schedule.record_failure(begin.elapsed()),
         };
         match next {
             NextTry::GiveUp => return Err(DownloadError::GaveUp { url: url.clone(), cause }),

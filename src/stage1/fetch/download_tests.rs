@@ -101,6 +101,19 @@ fn flipped_bit_is_fetched_once_from_each_server_and_refused() {
 }
 
 #[test]
+fn file_that_no_server_has_is_asked_for_once() {
+    let other = || serve(b"another file".to_vec(), &[SIZE]);
+    let (outcome, _, causes) = fetch(&[other(), other()]);
+    let error = outcome.expect_err("refused").to_string();
+    assert!(error.ends_with(&format!("it sends a file of 12 bytes, not of {SIZE}")), "{error}");
+    assert_eq!(causes.len(), 1, "{causes:?}");
+
+    let (outcome, bytes, _) = fetch(&[other(), serve(content(), &[SIZE])]);
+    outcome.expect("the second server has it");
+    assert_eq!(bytes, content());
+}
+
+#[test]
 fn server_that_sends_a_wrong_part_does_not_end_the_download_of_a_right_one() {
     let mut flipped = content();
     flipped[SIZE / 3] ^= 1;

@@ -1,6 +1,6 @@
 //! Order of URLs, delays between tries, and when to give up. Pure.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// First delay after every URL has failed once; it doubles up to [`LONGEST_DELAY`].
 const FIRST_DELAY: Duration = Duration::from_secs(1);
@@ -19,8 +19,8 @@ pub struct RetrySchedule {
     failures: usize,
     /// Time of the last new byte.
     progress_at: Duration,
-    /// Complete files with another digest.
-    mismatches: usize,
+    /// URLs that do not have the file: their answer was another file, or none.
+    without_file: BTreeSet<usize>,
 }
 
 /// The next step after a failure.
@@ -40,7 +40,7 @@ impl RetrySchedule {
             furthest: 0,
             failures: 0,
             progress_at: now,
-            mismatches: 0,
+            without_file: BTreeSet::new(),
         }
     }
 
@@ -73,11 +73,11 @@ impl RetrySchedule {
         NextTry::After(if is_first_round { Duration::ZERO } else { delay })
     }
 
-    /// A complete file was not the expected one: each URL is believed once.
-    pub fn record_mismatch(&mut self) -> NextTry {
+    /// The server does not have the file. Waiting does not help if that is true of all.
+    pub fn record_without_file(&mut self) -> NextTry {
+        self.without_file.insert(self.current);
         self.advance();
-        self.mismatches += 1;
-        if self.mismatches >= self.urls {
+        if self.without_file.len() >= self.urls {
             return NextTry::GiveUp;
         }
         NextTry::After(Duration::ZERO)
@@ -120,10 +120,21 @@ mod tests {
     }
 
     #[test]
-    fn changed_file_is_fetched_once_from_each_url() {
+    fn fetch_ends_when_no_url_has_the_file() {
         let mut schedule = RetrySchedule::new(2, seconds(0));
-        assert_eq!(schedule.record_mismatch(), NextTry::After(seconds(0)));
+        assert_eq!(schedule.record_without_file(), NextTry::After(seconds(0)));
         assert_eq!(schedule.current(), 1);
-        assert_eq!(schedule.record_mismatch(), NextTry::GiveUp);
+        assert_eq!(schedule.record_without_file(), NextTry::GiveUp);
+    }
+
+    #[test]
+    fn url_that_does_not_answer_may_have_the_file() {
+        let mut schedule = RetrySchedule::new(2, seconds(0));
+        for delay in [0, 1, 1] {
+            assert_eq!(schedule.record_without_file(), NextTry::After(seconds(0)));
+            let NextTry::After(_) = schedule.record_failure(seconds(delay)) else {
+                panic!("the second URL was not heard");
+            };
+        }
     }
 }

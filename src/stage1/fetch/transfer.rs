@@ -27,6 +27,14 @@ pub enum TransferError {
     Digest { actual: Digest, expected: Digest },
 }
 
+impl TransferError {
+    /// Returns true if the server has no such file (RFC 9110, sections 15.5.5 and 15.5.11), or a
+    /// file of another size. Other statuses pass: a server that is busy or restarts has them.
+    pub fn is_without_file(self) -> bool {
+        matches!(self, TransferError::Status(404 | 410) | TransferError::Size { .. })
+    }
+}
+
 impl Transfer {
     pub fn new(size: u64, digest: Digest) -> Self {
         Transfer { size, digest, received: 0, hasher: Sha256::new() }
@@ -133,6 +141,12 @@ mod tests {
         assert_eq!(half().accept(&head(404, 0, None)), Err(Status(404)));
         assert_eq!(half().accept(&head(206, 5, None)), Err(Status(206)), "no Content-Range");
         assert_eq!(half().add(b"567890"), Err(TooLong(10)));
+        assert!(
+            [Status(404), Status(410), Size { sent: 11, expected: 10 }]
+                .iter()
+                .all(|e| e.is_without_file())
+        );
+        assert!(![Status(503), Status(206), TooLong(10)].iter().any(|e| e.is_without_file()));
     }
 
     proptest! {
