@@ -25,8 +25,7 @@ use meshd_config::Delivery;
 use meshd_image::catalog::image::blob_path;
 use meshd_model::{
     boot::{
-        self, BootPlan, Endpoint, Loader, PlanRequest, PlannedPart, Refusal, ScriptRequest,
-        check_warm_boot,
+        self, BootPlan, Endpoint, PlanRequest, PlannedPart, Refusal, ScriptRequest, check_warm_boot,
     },
     fleet::{
         Actor, BootSession, ColdBoot, ConditionKind, Event, EventKind, Node, Phase, Stage,
@@ -386,25 +385,14 @@ fn plan(
     endpoint: Endpoint,
     rendered: &Rendered,
 ) -> Result<BootPlan, Refusal> {
-    let request = ScriptRequest {
-        // What a loader can boot and what kexec can boot must not differ.
-        loader: Loader::Ipxe,
-        mac: node.mac,
-        uuid: None,
-        serial: String::new(),
-        manufacturer: String::new(),
-        product: String::new(),
-        board_serial: String::new(),
-        arch: None,
-        nic: None,
-    };
     boot::decide(&PlanRequest {
         site,
         contents: &rendered.contents,
         node,
         session,
         endpoint,
-        request: &request,
+        // What a loader can boot and what kexec can boot must not differ.
+        request: &ScriptRequest::of_node(node),
         // The overlay of a warm boot has no URL.
         capability: &Secret::new(String::new()),
     })

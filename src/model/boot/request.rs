@@ -5,7 +5,7 @@
 //! the request. Plain keys are also accepted, for people and other loaders.
 
 use super::loader::Loader;
-use crate::image_kind::PciId;
+use crate::{fleet::Node, image_kind::PciId};
 use meshd_types::{Architecture, Hardware, MacAddr, SystemUuid};
 
 /// Type of the PCI bus in iPXE's setting `busid`.
@@ -57,6 +57,21 @@ pub enum QueryError {
 }
 
 impl ScriptRequest {
+    /// Returns what the loader of a node would ask, as far as the node's facts have it.
+    pub fn of_node(node: &Node) -> Self {
+        ScriptRequest {
+            loader: Loader::Ipxe,
+            mac: node.mac,
+            uuid: None,
+            serial: String::new(),
+            manufacturer: String::new(),
+            product: String::new(),
+            board_serial: String::new(),
+            arch: None,
+            nic: boot_nic(node),
+        }
+    }
+
     /// Parses the part of the URL after `?`. Unknown keys are ignored.
     pub fn parse(query: &str) -> Result<Self, QueryError> {
         if query.len() > MAX_QUERY {
@@ -136,6 +151,15 @@ fn pci_id(text: &str) -> Option<PciId> {
         }),
         _ => None,
     }
+}
+
+/// Returns the PCI ID of the NIC that the node booted from; `None` if its facts do not have it.
+fn boot_nic(node: &Node) -> Option<PciId> {
+    let facts = node.facts.as_ref()?;
+    let nic = facts.nics.iter().find(|nic| nic.mac == Some(node.mac))?;
+    let function = facts.pci.iter().find(|pci| Some(&pci.address) == nic.function.as_ref())?;
+    let number = |text: &str| u16::from_str_radix(text, 16).ok();
+    Some(PciId { vendor: number(&function.vendor)?, device: number(&function.device)? })
 }
 
 /// Converts to text without control characters, with a maximum length.

@@ -9,6 +9,7 @@ use meshd_types::{
     Architecture, BootSessionId, DenyList, Digest, MacAddr, ProfileName, Secret, Timestamp,
 };
 use proptest::prelude::*;
+use serde_json::json;
 use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf};
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
@@ -233,6 +234,16 @@ fn nic_without_driver_in_a_root_image_is_refused() {
     assert_eq!((refusal_for(None), refusal_for(nic(0x8086, 0x100e))), (None, None));
     let message = refusal_for(nic(0x10ec, 0x8139)).expect("refused");
     assert!(message.starts_with("image alpine-lab has no driver for NIC 10ec:8139 "), "{message}");
+
+    // Without a loader, the facts of the node name its NIC.
+    let mut known = node.clone();
+    let facts = json!({
+        "pci": [{ "address": "0000:00:03.0", "vendor": "10ec", "device": "8139", "class": "0200" }],
+        "nics": [{ "name": "eth0", "mac": node.mac, "carrier": true, "function": "0000:00:03.0" }],
+    });
+    known.facts = Some(serde_json::from_value(facts).expect("facts"));
+    let asked = ScriptRequest::of_node(&known).nic;
+    assert_eq!((asked, ScriptRequest::of_node(&node).nic), (nic(0x10ec, 0x8139), None));
 }
 
 #[test]
