@@ -1,7 +1,7 @@
 //! Racks for tests, each in a folder of its own, with the programs of this build. At most two nodes
 //! run at a time.
 
-use meshd_lab::{LabError, Options, Rack, Wait};
+use meshd_lab::{LabError, Options, Rack, Shape, Wait};
 use serde_json::Value;
 use std::{
     cell::Cell,
@@ -116,8 +116,9 @@ fn silent_reset_is_told_from_reboot_and_panic() {
 /// kernel answers nothing; or the node starts again without a word of its kernel.
 ///
 /// Linux patches its own text while it runs. QEMU 7.2 loses such a patch if another emulated
-/// processor translates the same code meanwhile (fixed in QEMU 8.1). Seen only on nodes that run
-/// VMs. Every other failure ends the test at once.
+/// processor translates the same code meanwhile (fixed in QEMU 8.1). Nodes
+/// that run VMs do so often; those of other tests have one CPU. Every other failure ends the test at
+/// once.
 pub fn retry_dead_emulator(test: impl Fn()) {
     EMULATOR_DIED.set(false);
     let Err(failure) = catch_unwind(AssertUnwindSafe(&test)) else { return };
@@ -175,17 +176,25 @@ pub fn blobs() -> PathBuf {
 
 /// The committed site with what a test changes; `change` is given the rack's folder.
 pub fn up(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
-    up_in(|options| Places::wait(options.nodes), change)
+    up_in(|options| Places::wait(options.nodes), |options, dir| change(one_cpu(options), dir))
 }
 
-/// As [`up`], while no other rack runs: its nodes run VMs, or it uses volumes, which racks share.
+/// As [`up`], while no other rack runs: its nodes run VMs and have two CPUs, or it uses volumes,
+/// which racks share.
 pub fn up_alone(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
     up_in(|_| Places::all(), change)
 }
 
 /// As [`up`], for a rack of which one node at a time boots.
 pub fn up_one_by_one(change: impl FnOnce(Options, &Path) -> Options) -> TestRack {
-    up_in(|_| Places::wait(1), change)
+    up_in(|_| Places::wait(1), |options, dir| change(one_cpu(options), dir))
+}
+
+/// A node with one CPU cannot hang as [`retry_dead_emulator`] describes. One of a test without VMs
+/// did, while it booted.
+fn one_cpu(mut options: Options) -> Options {
+    options.shape = Shape { cpus: 1, ..options.shape };
+    options
 }
 
 fn up_in(
