@@ -182,7 +182,7 @@ bench: ## Measures meshd beside its peers, and a boot storm (NODES=1000); docs/p
 
 bench-boot: image ## Measures power-on to online: Alpine beside stock Alpine netboot, Debian beside LTSP
 	@.ci/setup bench-boot
-	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --profile release --bench boot
+	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --profile dev --bench boot
 
 deb: ## Builds the Debian package target/deb/meshd_VERSION_amd64.deb
 	@.ci/setup deb
