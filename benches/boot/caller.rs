@@ -24,6 +24,10 @@ impl Caller {
     pub fn start(rack: &Rack, www: &std::path::Path) -> anyhow::Result<Self> {
         let mut machine = rack.neighbour("peer", SERVER)?;
         let folder = rack.dir().join("peer");
+        // The peer before has left its logs: its node's call would count as the next one's.
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
         fs::create_dir_all(&folder)?;
         let text = format!(
             "daemon off; pid {root}/pid; error_log {root}/error; events {{ }}\n\
