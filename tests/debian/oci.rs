@@ -80,7 +80,7 @@ fn debian_root_in_an_oci_image_of_umoci_boots_on_bios_and_uefi() {
     guesses_in_vain(rack, &stranger);
     for place in NODES {
         is_refused_for_its_bit(rack, place);
-        // A boot that fetches this root when its manifest goes would ask for it for five minutes.
+        // No boot that has begun with this root goes on with the other one.
         rack.power(place, Power::Off).or_end();
     }
 
