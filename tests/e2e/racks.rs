@@ -117,8 +117,8 @@ fn silent_reset_is_told_from_reboot_and_panic() {
 ///
 /// Linux patches its own text while it runs. QEMU 7.2 loses such a patch if another emulated
 /// processor translates the same code meanwhile (fixed in QEMU 8.1). Nodes
-/// that run VMs do so often; those of other tests have one CPU. Every other failure ends the test at
-/// once.
+/// that run VMs hang in this way at times; nodes of other tests have one CPU. Every other failure
+/// ends the test at once.
 pub fn retry_dead_emulator(test: impl Fn()) {
     EMULATOR_DIED.set(false);
     let Err(failure) = catch_unwind(AssertUnwindSafe(&test)) else { return };
@@ -190,8 +190,8 @@ pub fn up_one_by_one(change: impl FnOnce(Options, &Path) -> Options) -> TestRack
     up_in(|_| Places::wait(1), |options, dir| change(one_cpu(options), dir))
 }
 
-/// A node with one CPU cannot hang as [`retry_dead_emulator`] describes. One of a test without VMs
-/// did, while it booted.
+/// Gives nodes one CPU, which excludes the hang of [`retry_dead_emulator`]. A node of a test without
+/// VMs hung while it booted, and both of its CPUs spun.
 fn one_cpu(mut options: Options) -> Options {
     options.shape = Shape { cpus: 1, ..options.shape };
     options
