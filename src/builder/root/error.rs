@@ -1,7 +1,7 @@
 //! Faults of a root and of its sources.
 
 use super::limits::Limits;
-use meshd_types::{Architecture, Digest};
+use meshd_types::{Architecture, Digest, ImageName};
 use std::{io, path::PathBuf};
 
 /// Why an image of kind `root` cannot be built from its sources.
@@ -51,6 +51,10 @@ pub enum RootFault {
     NoModule(&'static str),
     #[error("modules and firmware of the initramfs have more than {0} bytes")]
     ModulesTooLarge(u64),
+    #[error("image {0} is not of kind alpine")]
+    NotAlpine(ImageName),
+    #[error("image {image} has no package {}", .packages.join(", "))]
+    NoPackages { image: ImageName, packages: Vec<String> },
     #[error("the root has no program /sbin/init")]
     NoInit,
     #[error("{what} is built for {found} instead of {expected}")]
@@ -81,6 +85,8 @@ meshd_types::hints!(RootFault {
     RootFault::NoModules(release) => "install the modules, and run `depmod {release}` in the root";
     RootFault::NoModule(_) => "install a kernel with squashfs, overlayfs, loop and dm-verity";
     RootFault::ModulesTooLarge(_) => "list fewer modules in image.toml";
+    RootFault::NotAlpine(_) => "name an image whose packages Alpine's apk installs, such as alpine-lab";
+    RootFault::NoPackages { image, .. } => "add it to images/{image}/image.toml, or remove it here";
     RootFault::NoInit => "install an init, such as systemd-sysv";
     RootFault::Architecture { .. } => "correct `arch` in image.toml, or the source";
     RootFault::NoRootHash => "check the version of cryptsetup-bin";

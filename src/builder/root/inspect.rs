@@ -11,6 +11,7 @@ use crate::{
     parts::{contents::module_names, installed},
 };
 use meshd_image::catalog::image::Contents;
+use meshd_model::image_kind::System;
 use meshd_types::Architecture;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,6 +30,9 @@ const SERVICES: [(&str, &str); 4] = [
     ("lib/systemd/system", ".service"),
     ("usr/lib/systemd/system", ".service"),
 ];
+
+/// Databases of apk; a merged `/usr` has the first alone.
+const APK_DATABASES: [&str; 2] = ["usr/lib/apk/db/installed", "lib/apk/db/installed"];
 
 /// A complete tree with its contents.
 pub(super) struct Root<'a> {
@@ -135,15 +139,25 @@ impl Root<'_> {
         Ok(if name.is_empty() { "unknown".to_owned() } else { name })
     }
 
+    /// Returns the system that overlays configure.
+    pub(super) fn system(&self) -> Result<System, BuildError> {
+        let os_release = self.text("etc/os-release")?.unwrap_or_default();
+        let is_alpine = os_release.lines().any(|line| line.trim() == "ID=alpine");
+        let has_openrc = self.content("sbin/openrc").is_some();
+        Ok(if is_alpine && has_openrc { System::Alpine } else { System::Systemd })
+    }
+
     /// Returns the installed packages with their versions, from the database of dpkg or apk. Empty
     /// for a root with another package manager.
     pub(super) fn packages(&self) -> Result<BTreeMap<String, String>, BuildError> {
         if let Some(status) = self.text("var/lib/dpkg/status")? {
             return Ok(dpkg_packages(&status));
         }
-        let Some(database) = self.text("lib/apk/db/installed")? else {
-            return Ok(BTreeMap::new());
-        };
+        let mut database = None;
+        for path in APK_DATABASES {
+            database = database.or(self.text(path)?);
+        }
+        let Some(database) = database else { return Ok(BTreeMap::new()) };
         let packages = installed::parse(&database)?;
         let versions = packages.iter().map(|one| (one.name().to_owned(), one.version().to_owned()));
         Ok(versions.collect())

@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `alpine` | installs Alpine's packages from an image of kind `alpine` |
 //! | `archive` | reads archives into a tree, and writes a tree as one archive |
 //! | `contents` | the store of the contents of files |
 //! | `error` | faults of a root and of its sources |
@@ -23,6 +24,7 @@
 //! Sources are not trusted: their archives are read by this program, which writes contents into
 //! numbered files. docs/adr/0047-root-images.md explains the choice.
 
+mod alpine;
 mod archive;
 mod contents;
 mod error;
@@ -57,7 +59,7 @@ use inspect::Root;
 use limits::LIMITS;
 use meshd_image::catalog::image::{FORMAT, ImageKind, ImageManifest, RootParts};
 use meshd_types::Digest;
-use recipe::{RootRecipe, SourceSpec};
+use recipe::{RootRecipe, RootSource, SourceSpec};
 use sources::Fetched;
 use std::collections::BTreeMap;
 use tree::{InodeKind, RootTree};
@@ -87,7 +89,11 @@ fn build(
 ) -> Result<ImageManifest, BuildError> {
     check_place(request, recipe)?;
     let digest = recipe_digest(&request.recipe_dir)?;
-    if let Some(known) = sources::unchanged_digests(recipe)?
+    let known = match &recipe.source {
+        RootSource::Alpine(source) => Some(alpine::digests(request, source, progress)?),
+        RootSource::Archives(source) => sources::unchanged_digests(source, recipe.arch)?,
+    };
+    if let Some(known) = known
         && let Some(manifest) = up_to_date(request, &digest)
         && has_sources(&manifest, &known)
     {
@@ -96,7 +102,11 @@ fn build(
     require_tools(&ROOT_TOOLS)?;
     require_mapped_namespaces()?;
     let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
-    let Source { fetched, mut tree, mut contents } = read_source(recipe, &work, progress)?;
+    let fetched = report_step(progress, BuildStep::FetchRoot, || match &recipe.source {
+        RootSource::Alpine(source) => alpine::fetch(request, source, recipe.arch, &work),
+        RootSource::Archives(source) => sources::fetch(source, recipe.arch, &work),
+    })?;
+    let Source { fetched, mut tree, mut contents } = read_source(fetched, &work, progress)?;
     machine_state::remove(&mut tree, &mut contents)
         .map_err(io_error("write", work.path("contents")))?;
     check_passed_names(&tree)?;
@@ -112,13 +122,12 @@ struct Source {
     contents: ContentStore,
 }
 
-/// Fetches a source and reads its archives.
+/// Reads the archives of a source.
 fn read_source(
-    recipe: &RootRecipe,
+    fetched: Fetched,
     work: &BuildFolder,
     progress: &dyn Progress,
 ) -> Result<Source, BuildError> {
-    let fetched = report_step(progress, BuildStep::FetchRoot, || sources::fetch(recipe, work))?;
     let mut contents = ContentStore::new(work.folder("contents")?);
     let mut tree = RootTree::new(LIMITS);
     report_step(progress, BuildStep::UnpackRoot, || {
@@ -147,7 +156,8 @@ fn check_passed_names(tree: &RootTree) -> Result<(), RootFault> {
 
 /// The files of a recipe's folder are its digest, which `image list` computes each time.
 fn check_place(request: &BuildRequest, recipe: &RootRecipe) -> Result<(), RootFault> {
-    let path = match &recipe.source {
+    let RootSource::Archives(source) = &recipe.source else { return Ok(()) };
+    let path = match source {
         SourceSpec::Oci { path, .. } | SourceSpec::Tar(path) | SourceSpec::Folder(path) => path,
         SourceSpec::Debian(_) | SourceSpec::Registry { .. } => return Ok(()),
     };
@@ -200,17 +210,21 @@ impl Maker<'_> {
                 modules: store::put_blob(blobs_dir, &modules.file)?,
                 root: store::put_blob(blobs_dir, &file)?,
                 verity,
+                system: root.system()?,
                 sources: fetched.digests,
                 nic_drivers: modules.nic_drivers,
             };
-            let package = format!("linux-image-{}", kernel.release);
-            let version = packages.get(&package).map_or("unknown", String::as_str);
+            let of_packages = || {
+                let package = format!("linux-image-{}", kernel.release);
+                let version = packages.get(&package).map_or("unknown", String::as_str);
+                format!("{package}={version}")
+            };
             let manifest = ImageManifest {
                 format: FORMAT,
                 name: self.request.name.clone(),
                 arch: self.recipe.arch,
                 recipe,
-                kernel_package: format!("{package}={version}"),
+                kernel_package: fetched.kernel_package.unwrap_or_else(of_packages),
                 os_release: root.os_release()?,
                 parts: ImageKind::Root(parts),
                 contents: root.contents(&kernel.release)?,

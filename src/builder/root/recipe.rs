@@ -9,7 +9,8 @@ use meshd_config::{
     Faults,
     reader::{self, Located, Table},
 };
-use meshd_types::{Architecture, Digest, SafePath};
+use meshd_image::catalog::overlay::is_plain_name;
+use meshd_types::{Architecture, Digest, ImageName, SafePath};
 use std::path::{Path, PathBuf};
 
 /// Prefix of a reference to a registry.
@@ -20,13 +21,22 @@ const REGISTRY: &str = "docker://";
 pub(super) struct RootRecipe {
     pub(super) arch: Architecture,
     pub(super) description: String,
-    pub(super) source: SourceSpec,
+    pub(super) source: RootSource,
     /// Modules or folders that the initramfs contains: paths under `kernel/`, or such as
     /// `updates/dkms`.
     pub(super) modules: Vec<SafePath>,
 }
 
 /// Where the root comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RootSource {
+    /// Packages of an image of kind `alpine`.
+    Alpine(AlpineSource),
+    /// Archives that a tool makes or that somebody made.
+    Archives(SourceSpec),
+}
+
+/// A source of archives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SourceSpec {
     Debian(Debian),
@@ -42,6 +52,14 @@ pub(super) enum SourceSpec {
     },
     Tar(PathBuf),
     Folder(PathBuf),
+}
+
+/// Packages of an image of kind `alpine`, with its kernel and modules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AlpineSource {
+    /// The image, whose recipe is beside this one.
+    pub(super) image: ImageName,
+    pub(super) packages: Vec<String>,
 }
 
 /// Packages that mmdebstrap installs.
@@ -90,20 +108,39 @@ fn read(root: &Table<'_>) -> Option<RootRecipe> {
     })
 }
 
-fn read_source(table: &Table<'_>) -> Option<SourceSpec> {
-    const KEYS: [&str; 4] = ["debian", "oci", "tar", "dir"];
+fn read_source(table: &Table<'_>) -> Option<RootSource> {
+    const KEYS: [&str; 5] = ["alpine", "debian", "oci", "tar", "dir"];
     let given: Vec<&str> = KEYS.into_iter().filter(|key| table.has(key)).collect();
     let [key] = given[..] else {
-        let what = format!("has {} of debian, oci, tar and dir", given.len());
+        let what = format!("has {} of alpine, debian, oci, tar and dir", given.len());
         table.fault_at(&table.own_position(), what, "write exactly one of them");
         return None;
     };
-    match key {
+    let archives = match key {
+        "alpine" => {
+            return table.table(key).as_ref().and_then(read_alpine).map(RootSource::Alpine);
+        }
         "debian" => table.table(key).as_ref().and_then(read_debian).map(SourceSpec::Debian),
         "oci" => read_oci(table),
         "tar" => table.path(key).map(|path| SourceSpec::Tar(path.value)),
         _ => table.path(key).map(|path| SourceSpec::Folder(path.value)),
+    };
+    archives.map(RootSource::Archives)
+}
+
+fn read_alpine(table: &Table<'_>) -> Option<AlpineSource> {
+    let image = table.required("image", table.parsed("image"), "image = \"alpine-lab\"");
+    let packages = table.strings("packages");
+    for package in packages.iter().filter(|package| !is_plain_name(package)) {
+        let hint = "write it without version or repository";
+        table.fault_at(package, "is no name of an Alpine package", hint);
     }
+    let hint = "packages = [\"alpine-base\"]";
+    let packages = table.required("packages", (!packages.is_empty()).then_some(packages), hint);
+    Some(AlpineSource {
+        image: image?.value,
+        packages: packages?.into_iter().map(|at| at.value).collect(),
+    })
 }
 
 fn read_debian(table: &Table<'_>) -> Option<Debian> {
@@ -242,15 +279,24 @@ mod tests {
             ("dir = \"/site/images/tree\"".to_owned(), SourceSpec::Folder(path("tree"))),
         ];
         for (text, source) in cases {
-            assert_eq!(recipe(&text).expect(&text).source, source);
+            let expected = RootSource::Archives(source);
+            assert_eq!(recipe(&text).expect(&text).source, expected);
         }
+    }
+
+    #[test]
+    fn packages_of_an_alpine_image_are_a_source() {
+        let found = recipe("alpine = { image = \"lab\", packages = [\"openrc\"] }").expect("valid");
+        let image = "lab".parse().expect("a name");
+        let source = AlpineSource { image, packages: vec!["openrc".into()] };
+        assert_eq!(found.source, RootSource::Alpine(source));
     }
 
     #[test]
     fn root_recipe_without_one_valid_source_is_refused() {
         let cases = [
-            ("", "has 0 of debian, oci, tar and dir"),
-            ("tar = \"a\"\ndir = \"b\"", "has 2 of debian, oci, tar and dir"),
+            ("", "has 0 of alpine, debian, oci, tar and dir"),
+            ("tar = \"a\"\ndir = \"b\"", "has 2 of alpine, debian, oci, tar and dir"),
             ("oci = \"docker://h/n:latest\"", "is no reference with a digest"),
             ("oci = \"o:\"", "is no tag"),
             ("debian = { suite = \"--x\", packages = [\"a,b\"] }", "is no name of a suite"),
@@ -259,6 +305,9 @@ mod tests {
             ("debian = { suite = \"s\", packages = [\"a\"], sources = [\"http://m\"] }", "no line"),
             ("debian = { suite = \"s\", packages = [\"a\"], keyring = \"/no\" }", "/no does not"),
             ("debian = { suite = \"s\", packages = [\"a\"], size = 1 }", "size"),
+            ("alpine = { image = \"../x\", packages = [\"a\"] }", "image"),
+            ("alpine = { image = \"x\", packages = [\"--root\"] }", "no name of an Alpine package"),
+            ("alpine = { image = \"x\" }", "packages"),
         ];
         for (text, cause) in cases {
             assert!(faults(text).contains(cause), "{text}: {}", faults(text));

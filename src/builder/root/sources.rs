@@ -5,14 +5,14 @@ use super::{
     error::RootFault,
     limits::{LIMITS, Limits},
     oci::{ImageConfig, Layout},
-    recipe::{Debian, RootRecipe, SourceSpec},
+    recipe::{Debian, SourceSpec},
 };
 use crate::{
     command::{CommandError, ToolCommand},
     error::{BuildError, failed, io_error},
     work_folder::BuildFolder,
 };
-use meshd_types::Digest;
+use meshd_types::{Architecture, Digest};
 use rustix::process::Signal;
 use std::{
     collections::BTreeMap,
@@ -22,9 +22,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Time of the files that mmdebstrap makes, in seconds: 2020. It has to be constant, and a suite
-/// does not say the time of its newest package.
-const DEBIAN_TIME: &str = "1577836800";
+/// Time of newer files of an installed tree, in seconds: 2020. It has to be constant, and packages do
+/// not say when they were made.
+pub(super) const TREE_TIME: &str = "1577836800";
 /// First bytes of a compressed archive, and the program that unpacks it.
 const COMPRESSIONS: [(&[u8], &str); 3] = [
     (&[0x1f, 0x8b], "gzip"),
@@ -40,28 +40,35 @@ pub(super) struct Fetched {
     pub(super) digests: BTreeMap<String, Digest>,
     /// Configuration of an OCI image.
     pub(super) config: Option<ImageConfig>,
+    /// Origin of the kernel, `package=version`, if no package of the root brings it.
+    pub(super) kernel_package: Option<String>,
 }
 
 /// Returns the digests by which a source on this machine is found unchanged. `None` if only the
 /// build finds out. A suite and an image with a digest change with the recipe only.
 pub(super) fn unchanged_digests(
-    recipe: &RootRecipe,
+    source: &SourceSpec,
+    arch: Architecture,
 ) -> Result<Option<BTreeMap<String, Digest>>, RootFault> {
     let one = |name: &str, digest| Some(BTreeMap::from([(name.to_owned(), digest)]));
-    Ok(match &recipe.source {
+    Ok(match source {
         SourceSpec::Debian(_) | SourceSpec::Registry { .. } => Some(BTreeMap::new()),
         SourceSpec::Tar(path) => one("tar", digest_of(path, &path.display().to_string())?),
         SourceSpec::Oci { path, tag } if path.is_dir() => {
-            one("manifest", layout(recipe, path, path).manifest_digest(tag.as_deref())?)
+            one("manifest", layout(arch, path, path).manifest_digest(tag.as_deref())?)
         }
         SourceSpec::Oci { .. } | SourceSpec::Folder(_) => None,
     })
 }
 
-/// Fetches the source of a recipe into the work folder.
-pub(super) fn fetch(recipe: &RootRecipe, work: &BuildFolder) -> Result<Fetched, BuildError> {
-    match &recipe.source {
-        SourceSpec::Debian(debian) => fetch_debian(recipe, debian, work),
+/// Fetches a source for an architecture into the work folder.
+pub(super) fn fetch(
+    source: &SourceSpec,
+    arch: Architecture,
+    work: &BuildFolder,
+) -> Result<Fetched, BuildError> {
+    match source {
+        SourceSpec::Debian(debian) => fetch_debian(arch, debian, work),
         SourceSpec::Tar(path) => {
             let name = path.display().to_string();
             let digest = digest_of(path, &name)?;
@@ -73,33 +80,33 @@ pub(super) fn fetch(recipe: &RootRecipe, work: &BuildFolder) -> Result<Fetched, 
             let digests = BTreeMap::from([("tar".to_owned(), digest)]);
             let digest = is_plain.then_some(digest);
             let archive = Archive { path: unpacked, name, is_layer: false, digest };
-            Ok(Fetched { archives: vec![archive], digests, config: None })
+            Ok(Fetched { archives: vec![archive], digests, config: None, kernel_package: None })
         }
         SourceSpec::Folder(folder) => fetch_folder(folder, work, LIMITS),
         SourceSpec::Oci { path, tag } if path.is_dir() => {
-            fetch_layers(&layout(recipe, path, path), tag.as_deref(), work)
+            fetch_layers(&layout(arch, path, path), tag.as_deref(), work)
         }
         SourceSpec::Oci { path, tag } => {
             if let Err(source) = meshd_config::files::open_regular(path) {
                 return Err(RootFault::Read { name: path.display().to_string(), source }.into());
             }
             let tag = tag.as_ref().map_or_else(String::new, |tag| format!(":{tag}"));
-            copy(recipe, &format!("oci-archive:{}{tag}", path.display()), path, work)
+            copy(arch, &format!("oci-archive:{}{tag}", path.display()), path, work)
         }
         SourceSpec::Registry { reference, digest } => {
-            let mut fetched = copy(recipe, reference, Path::new(reference), work)?;
+            let mut fetched = copy(arch, reference, Path::new(reference), work)?;
             fetched.digests.insert("reference".to_owned(), *digest);
             Ok(fetched)
         }
     }
 }
 
-fn layout<'a>(recipe: &RootRecipe, folder: &'a Path, name: &Path) -> Layout<'a> {
-    Layout { folder, name: name.display().to_string(), arch: recipe.arch }
+fn layout<'a>(arch: Architecture, folder: &'a Path, name: &Path) -> Layout<'a> {
+    Layout { folder, name: name.display().to_string(), arch }
 }
 
 fn fetch_debian(
-    recipe: &RootRecipe,
+    arch: Architecture,
     debian: &Debian,
     work: &BuildFolder,
 ) -> Result<Fetched, BuildError> {
@@ -110,8 +117,8 @@ fn fetch_debian(
         // mmdebstrap copies both from this machine.
         .arg("--customize-hook=rm -f \"$1/etc/hostname\" \"$1/etc/resolv.conf\"")
         .arg(format!("--include={}", debian.packages.join(",")))
-        .arg(format!("--architectures={}", recipe.arch.facts().debian_name))
-        .env("SOURCE_DATE_EPOCH", DEBIAN_TIME);
+        .arg(format!("--architectures={}", arch.facts().debian_name))
+        .env("SOURCE_DATE_EPOCH", TREE_TIME);
     if let Some(keyring) = &debian.keyring {
         command = command.arg(format!("--keyring={}", keyring.display()));
     }
@@ -162,12 +169,12 @@ fn generated(path: PathBuf, name: &str) -> Result<Fetched, BuildError> {
     let digest = digest_of(&path, name)?;
     let digests = BTreeMap::from([("tree".to_owned(), digest)]);
     let archive = Archive { path, name: name.to_owned(), is_layer: false, digest: Some(digest) };
-    Ok(Fetched { archives: vec![archive], digests, config: None })
+    Ok(Fetched { archives: vec![archive], digests, config: None, kernel_package: None })
 }
 
 /// Copies an image into a layout, and fetches its layers from there.
 fn copy(
-    recipe: &RootRecipe,
+    arch: Architecture,
     reference: &str,
     name: &Path,
     work: &BuildFolder,
@@ -177,12 +184,12 @@ fn copy(
     // skopeo unpacks an archive beside TMPDIR.
     limited("skopeo", LIMITS.bytes)
         .args(["copy", "--quiet", "--insecure-policy", "--override-os", "linux"])
-        .args(["--override-arch", recipe.arch.facts().debian_name, reference])
+        .args(["--override-arch", arch.facts().debian_name, reference])
         .arg(format!("oci:{}:{COPIED}", folder.display()))
         .env("TMPDIR", work.path(""))
         .run()
         .map_err(|source| BuildError::Command { what: "copy the OCI image", hint, source })?;
-    fetch_layers(&layout(recipe, &folder, name), Some(COPIED), work)
+    fetch_layers(&layout(arch, &folder, name), Some(COPIED), work)
 }
 
 fn fetch_layers(
@@ -199,11 +206,16 @@ fn fetch_layers(
         let path = unpack(&layer.path, &name, &work.path(&format!("layer{number}.tar")), LIMITS)?;
         archives.push(Archive { path, name, is_layer: true, digest: Some(layer.unpacked) });
     }
-    Ok(Fetched { archives, digests, config: Some(image.config) })
+    Ok(Fetched { archives, digests, config: Some(image.config), kernel_package: None })
 }
 
 /// Unpacks a compressed archive. Returns the path of the plain archive.
-fn unpack(path: &Path, name: &str, to: &Path, limits: Limits) -> Result<PathBuf, BuildError> {
+pub(super) fn unpack(
+    path: &Path,
+    name: &str,
+    to: &Path,
+    limits: Limits,
+) -> Result<PathBuf, BuildError> {
     let unreadable = |source| RootFault::Read { name: name.to_owned(), source };
     let open = || meshd_config::files::open_regular(path).map_err(unreadable);
     let mut magic = Vec::new();
@@ -237,7 +249,6 @@ mod tests {
         contents::ContentStore,
         tree::RootTree,
     };
-    use meshd_types::Architecture;
 
     fn tar_of(content: &[u8]) -> Vec<u8> {
         let mut header = tar::Header::new_ustar();
@@ -256,12 +267,8 @@ mod tests {
     fn tar_that_is_cut_or_changes_before_it_is_read_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("root.tar");
-        let recipe = RootRecipe {
-            arch: Architecture::X86_64,
-            description: String::new(),
-            source: SourceSpec::Tar(path.clone()),
-            modules: Vec::new(),
-        };
+        let source = SourceSpec::Tar(path.clone());
+        let fetch = |work: &BuildFolder| fetch(&source, Architecture::X86_64, work);
         let work = BuildFolder::begin(dir.path(), "work").unwrap();
         let mut contents = ContentStore::new(work.folder("contents").unwrap());
         let mut tree = RootTree::new(LIMITS);
@@ -272,7 +279,7 @@ mod tests {
             used: Used::default(),
         };
         fs::write(&path, tar_of(b"old")).unwrap();
-        let fetched = fetch(&recipe, &work).unwrap();
+        let fetched = fetch(&work).unwrap();
         reader.add(&fetched.archives[0]).unwrap();
         fs::write(&path, tar_of(b"new")).unwrap();
         let refused = reader.add(&fetched.archives[0]);
@@ -280,7 +287,7 @@ mod tests {
         // The digest of a file that was cut before proves nothing.
         let whole = tar_of(b"new");
         fs::write(&path, &whole[..whole.len() - 512]).unwrap();
-        let cut = fetch(&recipe, &work).unwrap();
+        let cut = fetch(&work).unwrap();
         let refused = reader.add(&cut.archives[0]);
         assert!(matches!(&refused, Err(RootFault::Archive { .. })), "{refused:?}");
     }

@@ -103,14 +103,14 @@ pub(super) fn missing_contents(
     images: &[ImageManifest],
 ) -> BTreeMap<ImageName, Vec<String>> {
     let own: BTreeSet<String> = overlay.entries.keys().filter_map(service_at).collect();
-    let fits = |image: &&ImageManifest| overlay.systems.contains(&System::of(image.parts.name()));
+    let fits = |image: &&ImageManifest| overlay.systems.contains(&image.parts.system());
     let images = images.iter().filter(fits);
     images.map(|image| (image.name.clone(), lacks(overlay, image, &own))).collect()
 }
 
 fn lacks(overlay: &Overlay, image: &ImageManifest, brought: &BTreeSet<String>) -> Vec<String> {
     let Contents { services, modules } = &image.contents;
-    let system = System::of(image.parts.name());
+    let system = image.parts.system();
     // A root with rpm has no package list.
     let has_list = system == System::Alpine || !image.packages.is_empty();
     let packages = overlay
@@ -255,7 +255,7 @@ fn missing_packages(
             faults.push(Fault::of_file(overlay.folder.join("overlay.toml"), what, &hint));
         }
     }
-    let has_list = System::of(image.parts.name()) == System::Alpine || !image.packages.is_empty();
+    let has_list = image.parts.system() == System::Alpine || !image.packages.is_empty();
     let is_absent = |package: &&String| has_list && !image.packages.contains_key(*package);
     for package in profile.packages.iter().filter(is_absent) {
         let what =

@@ -57,7 +57,7 @@ pub(super) struct Enabled {
 
 /// Merges all layers of a node.
 pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Merged<'a> {
-    let system = input.image.system();
+    let system = input.image.system;
     let mut merged = Merged { layers: layers(input, faults), ..Merged::default() };
     for number in 0..merged.layers.len() {
         let overlay = merged.layers[number];
@@ -109,7 +109,7 @@ pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<F
         image.name
     );
     let fault = |package: &&str| {
-        let system = input.image.system();
+        let system = input.image.system;
         let brings = |overlay: &&&Overlay| overlay.packages_for(system).contains(*package);
         let owner = merged.layers.iter().find(brings);
         let file = owner
@@ -196,7 +196,7 @@ fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overl
         }
     }
     layers.extend(input.overlays.nodes.get(&input.node.id));
-    let system = input.image.system();
+    let system = input.image.system;
     for overlay in layers.iter().filter(|overlay| !overlay.systems.contains(&system)) {
         let location = SourceLocation { file: "overlay.toml".into(), line: 0 };
         let what = format!(

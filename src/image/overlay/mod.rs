@@ -80,6 +80,7 @@ pub struct ImageFacts {
     pub name: ImageName,
     pub manifest: Digest,
     pub kind: ImageKindName,
+    pub system: System,
     /// The parts that the running node fetches, by name.
     pub fetched_parts: BTreeMap<&'static str, Blob>,
     /// Bundles of the profile in order, each with its layer: mesh-init mounts only these.
@@ -97,15 +98,11 @@ impl ImageFacts {
             name: manifest.name.clone(),
             manifest: manifest.version(),
             kind: manifest.parts.name(),
+            system: manifest.parts.system(),
             fetched_parts: parts.map(|part| (part.name, part.blob)).collect(),
             bundles: Vec::new(),
             stage1: None,
         }
-    }
-
-    /// Returns the system of the image.
-    pub fn system(&self) -> System {
-        System::of(self.kind)
     }
 
     /// Returns the facts with stage 1.
@@ -119,10 +116,15 @@ impl ImageFacts {
     pub fn placeholder(name: ImageName, kind: ImageKindName, digest: Digest) -> Self {
         let blob = Blob { digest, size: 0 };
         let fetched_parts = kind.fetched_parts().iter().map(|part| (*part, blob)).collect();
+        let system = match kind {
+            ImageKindName::Alpine => System::Alpine,
+            ImageKindName::Root => System::default(),
+        };
         ImageFacts {
             name,
             manifest: digest,
             kind,
+            system,
             fetched_parts,
             bundles: Vec::new(),
             stage1: None,

@@ -13,7 +13,7 @@ use super::{
 use crate::catalog::overlay::{AGENT_PATH, Overlay, Source, System};
 use bytes::Bytes;
 use meshd_config::{Fault, Faults};
-use meshd_model::image_kind::Blob;
+use meshd_model::image_kind::{Blob, ImageKindName};
 use meshd_proto::mesh_init::{
     FetchedBundle, FetchedFile, MESH_INIT_CONFIG_FILE, MESH_INIT_PROGRAM, MESH_INIT_VERSION,
     MeshInitConfig, PACKAGES_FILE,
@@ -96,7 +96,7 @@ pub(super) fn plan<'a>(input: &RenderInput<'a>, purpose: Purpose) -> Result<Plan
     );
     let at = files.partition_point(|file| file.path < manifest.path);
     files.insert(at, manifest);
-    let shared = shared_overlays(&merged, input.image.system());
+    let shared = shared_overlays(&merged, input.image.system);
     Ok(Planned { files, secrets, shared })
 }
 
@@ -225,7 +225,7 @@ impl Plan<'_> {
     /// Adds the files with packages, modules, services and kernel parameters.
     fn generated(&mut self) {
         let merged = self.merged;
-        match self.input.image.system() {
+        match self.input.image.system {
             System::Alpine => self.generate_for_alpine(),
             System::Systemd => self.generate_for_systemd(),
         }
@@ -241,13 +241,18 @@ impl Plan<'_> {
         }
     }
 
-    /// Adds mesh-init with its configuration, the lists of packages, and the runlevels of OpenRC.
+    /// Adds modules and the runlevels of OpenRC; for a node that installs packages at boot, also their
+    /// lists and mesh-init with its configuration.
     fn generate_for_alpine(&mut self) {
         let merged = self.merged;
-        let packages = || lines(merged.packages.iter().copied());
-        self.generate_file("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
-        self.generate_file(PACKAGES_FILE, packages(), |overlay| !overlay.packages.is_empty());
-        self.generate_mesh_init();
+        // A root image contains its packages, and stage 1 is its first program.
+        if self.input.image.kind == ImageKindName::Alpine {
+            let packages = || lines(merged.packages.iter().copied());
+            let declares = |overlay: &Overlay| !overlay.packages.is_empty();
+            self.generate_file("/etc/apk/world", packages(), declares);
+            self.generate_file(PACKAGES_FILE, packages(), declares);
+            self.generate_mesh_init();
+        }
         let modules = lines(merged.modules.iter().copied());
         self.generate_file("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
         for (service, enabled) in &merged.services {

@@ -40,7 +40,7 @@ fn common(input: &RenderInput<'_>, merged: &Merged<'_>) -> Value {
         image => context! {
             name => input.image.name.as_str(),
             manifest => input.image.manifest.to_string(),
-            system => input.image.system().as_str(),
+            system => input.image.system.as_str(),
             ..fetched_parts(input)
         },
         agent => context! {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::fleet::{NextBootOverride, Node, ObservedMachine, Phase};
-use crate::image_kind::{AlpineParts, Blob, ImageKind, NicDrivers, PciId, RootParts};
+use crate::image_kind::{AlpineParts, Blob, ImageKind, NicDrivers, PciId, RootParts, System};
 use meshd_config::{Delivery, Site, Transport};
 use meshd_proto::stage1::{RootMode, VeritySpec};
 use meshd_types::{
@@ -214,6 +214,7 @@ fn nic_without_driver_in_a_root_image_is_refused() {
         modules: blob,
         root: blob,
         verity,
+        system: System::Systemd,
         sources: BTreeMap::new(),
         nic_drivers: NicDrivers::from_aliases(aliases.into_iter(), true),
     });

@@ -7,6 +7,7 @@
 //! | `nic_drivers` | the NICs that an initramfs drives |
 //! | `part` | one part of an image, by digest |
 //! | `root` | any Linux as one squashfs with dm-verity, which stage 1 fetches |
+//! | `system` | what the overlays of a node configure: Alpine with OpenRC, or systemd |
 //!
 //! A further kind is one file beside `alpine` and one variant of [`ImageKind`] and
 //! [`ImageKindName`]; the compiler then names each place that decides by kind.
@@ -16,11 +17,13 @@ mod alpine;
 mod nic_drivers;
 mod part;
 mod root;
+mod system;
 
 pub use alpine::AlpineParts;
 pub use nic_drivers::{NicDrivers, PciId};
 pub use part::{Blob, ImagePart, PartUse};
 pub use root::{DEFAULT_WRITABLE, RootParts};
+pub use system::System;
 
 use crate::fleet::Stage;
 use meshd_types::MacAddr;
@@ -102,6 +105,14 @@ impl ImageKind {
         }
     }
 
+    /// Returns the system that nodes of the image run.
+    pub fn system(&self) -> System {
+        match self {
+            ImageKind::Alpine(_) => System::Alpine,
+            ImageKind::Root(parts) => parts.system,
+        }
+    }
+
     /// Returns all parts in boot order. Each kind begins with a kernel.
     pub fn parts(&self) -> Vec<ImagePart> {
         match self {
@@ -178,7 +189,8 @@ mod tests {
         };
         let sources = [("tar".to_owned(), Digest([6; 32]))].into();
         let nic_drivers = serde_json::from_str(r#"["1af4:*","8086:100e"]"#).unwrap();
-        ImageKind::Root(RootParts { kernel, modules, root, verity, sources, nic_drivers })
+        let system = System::Alpine;
+        ImageKind::Root(RootParts { kernel, modules, root, verity, system, sources, nic_drivers })
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use super::{
     nic_drivers::NicDrivers,
     part::{Blob, ImagePart, PartUse},
+    system::System,
 };
 use crate::fleet::Stage;
 use meshd_proto::{
@@ -29,6 +30,9 @@ pub struct RootParts {
     /// Squashfs of the root, then its hash tree.
     pub root: Blob,
     pub verity: VeritySpec,
+    /// The system of the root; absent in manifests of roots with systemd.
+    #[serde(default, skip_serializing_if = "System::is_default")]
+    pub system: System,
     /// Digests of the sources that the root was built from, by name.
     pub sources: BTreeMap<String, Digest>,
     /// NICs that `modules` has a driver for; absent in manifests of earlier releases.

@@ -1,4 +1,4 @@
-//! What mesh-init reads and writes on an Alpine node.
+//! What mesh-init and stage 1 read and write on an Alpine node.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -16,5 +16,6 @@ pub use boot_urls::BootUrls;
 pub use config::{MeshInitConfigError, parse};
 pub use installed::{PackagesError, missing_packages};
 pub use os_files::{
-    MODLOOP, OsFileError, link_programs, remove_clock_services, use_modules, write_boot_interface,
+    MODLOOP, OsFileError, configure_root, link_programs, remove_clock_services, use_modules,
+    write_boot_interface,
 };

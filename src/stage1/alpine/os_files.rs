@@ -17,6 +17,10 @@ const FIRMWARE: &str = "/lib/modules/firmware";
 const PROGRAMS: &str = "/usr/local/bin";
 /// Services of Alpine's initramfs that would set the clock back to that of the board.
 const CLOCK_SERVICES: [&str; 2] = ["/etc/runlevels/boot/hwclock", "/etc/runlevels/boot/swclock"];
+/// Of the overlay `base` for Alpine.
+const DHCP_SCRIPT: &str = "/usr/share/meshd/udhcpc";
+/// Options of OpenRC's service that ends all processes at shutdown.
+const KILLPROCS: &str = "/etc/conf.d/killprocs";
 const INTERFACES: &str = "/etc/network/interfaces.d";
 
 /// A file cannot be written.
@@ -83,11 +87,27 @@ pub fn link_programs(root: &Path, bundle: &BundleName) -> Result<(), OsFileError
 /// Configures the interface that the machine boots from: only its name was unknown to the overlay.
 pub fn write_boot_interface(root: &Path, interface: &str) -> Result<(), OsFileError> {
     let folder = below(root, INTERFACES);
-    let text = format!(
-        "auto {interface}\niface {interface} inet dhcp\n\tdhcp-script /usr/share/meshd/udhcpc\n"
-    );
+    let text =
+        format!("auto {interface}\niface {interface} inet dhcp\n\tdhcp-script {DHCP_SCRIPT}\n");
     let written = fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join("boot"), text));
     at("/etc/network/interfaces.d/boot", written)
+}
+
+/// Configures what stage 1 knows of a root with Alpine: the boot interface, and the process that
+/// serves a tethered root, which has to outlive all others at shutdown. Other roots are left as they
+/// are.
+pub fn configure_root(
+    root: &Path,
+    interface: &str,
+    served_by: Option<u32>,
+) -> Result<(), OsFileError> {
+    if !below(root, DHCP_SCRIPT).is_file() {
+        return Ok(());
+    }
+    write_boot_interface(root, interface)?;
+    let Some(process) = served_by else { return Ok(()) };
+    let spared = format!("killall5_opts=\"-o {process}\"\n");
+    at(KILLPROCS, fs::write(below(root, KILLPROCS), spared))
 }
 
 /// Removes services that would undo a correction of the clock.
@@ -142,6 +162,20 @@ mod tests {
         }
         let expected = Some("/opt/bundles/qemu/bin/qemu".to_owned());
         assert_eq!(target(&root, "/usr/local/bin/qemu"), expected);
+    }
+
+    #[test]
+    fn only_a_root_with_alpine_is_configured() {
+        let debian = root(&["/etc/conf.d/x"]);
+        configure_root(debian.path(), "eth3", Some(7)).expect("left as it is");
+        assert!(!below(debian.path(), INTERFACES).exists());
+        let alpine = root(&[DHCP_SCRIPT, KILLPROCS]);
+        configure_root(alpine.path(), "eth3", None).expect("written");
+        let killprocs = || fs::read_to_string(below(alpine.path(), KILLPROCS)).expect("is there");
+        assert_eq!(killprocs(), "x", "all processes end");
+        configure_root(alpine.path(), "eth3", Some(7)).expect("written");
+        assert_eq!(killprocs(), "killall5_opts=\"-o 7\"\n");
+        assert!(below(alpine.path(), INTERFACES).join("boot").is_file());
     }
 
     #[test]

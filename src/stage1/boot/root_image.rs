@@ -2,7 +2,7 @@
 
 use super::{FailureReport, FileSource, attempt, error::BootError, fetch_file, start_netconsole};
 use crate::{
-    clock,
+    alpine, clock,
     config::{self, BootConfig, RootImage},
     console,
     modules::{self, ModuleLoader},
@@ -118,10 +118,11 @@ fn start_root(
         config.mode,
     )
     .map_err(BootError::Handover)?;
+    let process = tether.map(|tether| tether.process);
+    alpine::configure_root(&new_root, interface, process)?;
     if root::has_selinux() {
         label_overlay(&new_root)?;
     }
-    let process = tether.map(|tether| tether.process);
     let root = RootReport { mode: config.mode, size: config.root.size, process };
     write_root_report(&root).map_err(BootError::Report)?;
     console::message(format_args!("overlay: {members} members, {checked} files checked"));

@@ -6,6 +6,7 @@ use meshd_image::catalog::{
     image::{AlpineParts, Blob, FORMAT, ImageKind, ImageManifest, RootParts, blob_path},
     versions::VersionFolder,
 };
+use meshd_model::image_kind::System;
 use meshd_proto::stage1::VeritySpec;
 use meshd_types::{Architecture, Digest, Timestamp};
 use std::{collections::BTreeMap, fs, path::PathBuf};
@@ -54,6 +55,7 @@ impl World {
             modules: self.blob(6, 20_000),
             root: self.blob(7, 8192),
             verity,
+            system: System::Systemd,
             sources: BTreeMap::new(),
             nic_drivers: serde_json::from_str(r#"["1af4:*"]"#).unwrap(),
         });

@@ -7,7 +7,8 @@ use crate::root::{
     filesystem,
     inspect::Root,
     newest, read_source,
-    recipe::{RootRecipe, SourceSpec, parse_registry},
+    recipe::{SourceSpec, parse_registry},
+    sources,
 };
 use crate::{
     command::{CONTAINER_TOOLS, require_mapped_namespaces, require_tools},
@@ -120,13 +121,10 @@ fn make_image(
     work: &BuildFolder,
     progress: &dyn Progress,
 ) -> Result<(PathBuf, ContainerImage), BuildError> {
-    let recipe = RootRecipe {
-        arch: import.arch,
-        description: String::new(),
-        source: import.source.0.clone(),
-        modules: Vec::new(),
-    };
-    let Source { fetched, tree, contents } = read_source(&recipe, work, progress)?;
+    let fetched = report_step(progress, BuildStep::FetchRoot, || {
+        sources::fetch(&import.source.0, import.arch, work)
+    })?;
+    let Source { fetched, tree, contents } = read_source(fetched, work, progress)?;
     let root = Root { tree: &tree, contents: &contents, arch: import.arch };
     let missing = |part: &str| {
         let why = format!("it has no {part}");

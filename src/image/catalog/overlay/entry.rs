@@ -1,6 +1,6 @@
 //! Entries of an overlay: files, templates, links and folders.
 
-use super::{system::System, template::TemplateInputs, variable::Variable};
+use super::{System, template::TemplateInputs, variable::Variable};
 use bytes::Bytes;
 use meshd_types::{SafePath, VarName};
 use std::collections::BTreeMap;

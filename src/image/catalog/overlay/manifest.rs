@@ -1,11 +1,10 @@
 //! `overlay.toml`: the manifest of an overlay. Unknown keys are faults.
 
 use super::{
-    Golden,
+    Golden, System,
     entry::{Entries, MAX_ENTRIES},
     paths::{self, path},
     services::{Runlevel, Services, Units, is_plain_name, is_unit},
-    system::System,
     variable::{self, Variable},
 };
 use meshd_config::{

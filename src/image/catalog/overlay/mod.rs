@@ -16,7 +16,6 @@
 //! | `paths` | `[files]`, `[directories]`, `[links]` and `[append]` of `overlay.toml` |
 //! | `permissions` | modes and attributes that a working tree loses |
 //! | `services` | OpenRC services and runlevels, and units of systemd |
-//! | `system` | the systems that an overlay can support |
 //! | `template` | templates, compiled in strict mode with bounds |
 //! | `tree` | walks `rootfs/` without following links |
 //! | `variable` | `[variables.NAME]`: typed variables |
@@ -28,7 +27,6 @@ mod overlay_set;
 mod paths;
 mod permissions;
 mod services;
-mod system;
 mod template;
 mod tree;
 mod variable;
@@ -36,10 +34,10 @@ mod variable;
 mod tests;
 
 pub use entry::{AGENT_PATH, Entries, OverlayEntry, Source, SourceLocation};
+pub use meshd_model::image_kind::System;
 pub use overlay_set::{NODES, Overlays, Reading, read_all, read_overlays};
 pub use permissions::package_mode;
 pub use services::{Runlevel, Services, Units, is_plain_name};
-pub use system::System;
 pub use template::{NAMES, TemplateInputs, Templates};
 pub use variable::{VarKind, Variable};
 
@@ -92,7 +90,7 @@ pub struct Overlay {
     pub units: Units,
     /// Systems that the overlay supports.
     pub systems: BTreeSet<System>,
-    /// Packages to install on Alpine.
+    /// Packages of Alpine that a node must have.
     pub packages: BTreeSet<String>,
     /// Kernel modules to load at boot, in this order.
     pub modules: Vec<String>,

@@ -1,9 +1,9 @@
 //! Walks `rootfs/` without following links.
 
 use super::{
+    System,
     entry::{Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation},
     permissions::{lost_attribute, lost_mode, package_mode},
-    system::System,
     template::TemplateInputs,
 };
 use bytes::Bytes;

@@ -1,4 +1,5 @@
-//! What a node of an Alpine image needs. Its first program is mesh-init, which the central node adds.
+//! What a node with Alpine and OpenRC needs. Its first program is mesh-init, or stage 1 for a root
+//! image; the central node adds both.
 
 use super::requirements::Requirements;
 

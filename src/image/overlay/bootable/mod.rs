@@ -4,13 +4,13 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `requirements` | the type of what a kind of image needs |
-//! | `alpine` | what a node of an Alpine image needs |
-//! | `root` | what a node of an image of kind `root` needs |
+//! | `requirements` | the type of what a system needs |
+//! | `alpine` | what a node with Alpine and OpenRC needs |
+//! | `systemd` | what a node with systemd needs |
 
 mod alpine;
 mod requirements;
-mod root;
+mod systemd;
 
 use super::{
     RenderInput,
@@ -27,10 +27,10 @@ use std::fmt::Display;
 const AGENT_SERVICE: &str = "mesh-agent";
 const AGENT_UNIT: &str = "mesh-agent.service";
 
-fn requirements(kind: ImageKindName) -> &'static Requirements {
-    match kind {
-        ImageKindName::Alpine => &alpine::REQUIREMENTS,
-        ImageKindName::Root => &root::REQUIREMENTS,
+fn requirements(system: System) -> &'static Requirements {
+    match system {
+        System::Alpine => &alpine::REQUIREMENTS,
+        System::Systemd => &systemd::REQUIREMENTS,
     }
 }
 
@@ -41,7 +41,7 @@ pub fn boot_faults(input: &RenderInput<'_>) -> Vec<Fault> {
 }
 
 pub(super) fn find(input: &RenderInput<'_>, merged: &Merged<'_>) -> Vec<Fault> {
-    let check = Check { input, merged, requirements: requirements(input.image.kind) };
+    let check = Check { input, merged, requirements: requirements(input.image.system) };
     if check.piece(AGENT_PATH).is_none_or(|piece| piece.entry.source != Source::Agent) {
         return vec![check.absent(AGENT_PATH, "the agent")];
     }
@@ -219,7 +219,7 @@ impl<'i> Check<'_, 'i> {
                 "begin the list of overlays with \"base\"",
             );
         }
-        if self.input.image.system() == System::Systemd {
+        if self.input.image.system == System::Systemd {
             let hint = "write units = [\"mesh-agent.service\"] under [systemd] of the overlay that brings the agent";
             let is_enabled = self.merged.units.contains_key(AGENT_UNIT);
             return if is_enabled {

@@ -1,10 +1,10 @@
 //! What the overlays of a node must contain, and must leave alone, so that it boots.
 
-/// The requirements of one kind of image. Paths of `folders` to `accounts` are relative to the
+/// The requirements of one system. Paths of `folders` to `accounts` are relative to the
 /// root.
 pub(super) struct Requirements {
     /// Packages that bring `/sbin/init` and the service manager; one of them suffices. Empty for a
-    /// kind whose image contains both.
+    /// system whose images contain both.
     pub init_packages: &'static [&'static str],
     /// Files that the boot, the agent and the boot interface need, and whether each is a program.
     pub needed: &'static [(&'static str, bool)],

@@ -1,27 +1,23 @@
-//! The systems that an overlay can support.
+//! The systems that nodes run.
 
-use meshd_model::image_kind::ImageKindName;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the overlays of a node configure: the service manager, and who installs packages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// What the overlays of a node configure: its service manager and its files.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum System {
-    /// Alpine with OpenRC, which installs its packages at boot.
+    /// Alpine with OpenRC: each image of kind `alpine`, and root images of Alpine.
     Alpine,
-    /// A root image with systemd, which contains its packages.
+    /// A root image with systemd.
+    #[default]
     Systemd,
 }
 
 impl System {
     pub const ALL: [System; 2] = [System::Alpine, System::Systemd];
-
-    /// Returns the system of an image.
-    pub fn of(kind: ImageKindName) -> Self {
-        match kind {
-            ImageKindName::Alpine => System::Alpine,
-            ImageKindName::Root => System::Systemd,
-        }
-    }
 
     /// Returns the word in `overlay.toml` and in templates.
     pub fn as_str(self) -> &'static str {
@@ -45,6 +41,12 @@ impl System {
             System::Alpine => "golden",
             System::Systemd => "golden.systemd",
         }
+    }
+
+    /// Returns whether a manifest may leave the system out: root images had systemd before others
+    /// could be built.
+    pub(super) fn is_default(&self) -> bool {
+        *self == System::default()
     }
 }
 

@@ -1,5 +1,4 @@
-//! What a node of an image of kind `root` needs. Its first program is stage 1, which the central
-//! node adds; its service manager is systemd.
+//! What a node with systemd needs. Its first program is stage 1, which the central node adds.
 
 use super::requirements::Requirements;
 
