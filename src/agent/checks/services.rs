@@ -3,8 +3,9 @@
 //! `/run/systemd/units/invocation:UNIT` while a unit is active, or waits for its next start:
 //! its properties tell these states apart.
 
+use super::SERVICES_CHECK;
 use super::{Context, fail, pass, skip, unproven};
-use crate::system::{Tree, is_file_name};
+use crate::system::{Tree, is_file_name, uptime};
 use meshd_proto::Check;
 use meshd_types::failpoint;
 use std::time::Duration;
@@ -24,7 +25,7 @@ const ZOMBIE: &str = "Z";
 
 /// Checks that every service and unit of the profile is started, and that its daemons run.
 pub fn services(context: &Context) -> Check {
-    const NAME: &str = "services";
+    const NAME: &str = SERVICES_CHECK;
     const REMEDY: &str = "see `rc-status` or `systemctl status` on the node, and `meshd node logs`";
     let tree = &context.tree;
     let required = &context.config.services;
@@ -58,13 +59,6 @@ pub fn services(context: &Context) -> Check {
     let crashed = list("crashed", crashed.iter().map(String::as_str).collect());
     let detail = missing.into_iter().chain(crashed).collect::<Vec<_>>().join("; ");
     fail(NAME, detail, REMEDY)
-}
-
-/// Returns the time since the start of the kernel.
-fn uptime(tree: &Tree) -> Duration {
-    let text = tree.read("/proc/uptime").unwrap_or_default();
-    let seconds = text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(0))
 }
 
 /// Returns the units of an output of `systemctl show` that crash again and again. Units are

@@ -37,9 +37,9 @@ use super::{
     link::boot_log::BootLog,
     link::call::{self, Socket},
     link::keys::{KeyError, Keys},
-    link_state::{Effect, Event, LinkStateMachine, Now, Validity},
+    link_state::{Effect, Event, LinkStateMachine, Now, STARTING_PATIENCE, Validity},
     networks::{self, firewall::user::CentralServices},
-    system::Tree,
+    system::{Tree, uptime},
     task::Tasks,
     vm::VmManager,
 };
@@ -111,6 +111,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let (keys, validity) =
         Keys::open(&options.state_dir, boot.roots_pem.as_deref(), &ca_file, config.node)?;
     let mut machine = LinkStateMachine::new(config.node, boot.token.is_some(), validity);
+    machine.set_services_start(STARTING_PATIENCE.saturating_sub(uptime(&tree)));
     let outcomes = ActionOutcomes::open(&options.state_dir);
     machine.restore(outcomes.all());
     if let Some(action) = outcomes.accepted_reboot(&tree) {

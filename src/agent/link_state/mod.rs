@@ -41,6 +41,7 @@ use self::{
     check_runs::CheckRuns,
     linked::{Linked, silence},
 };
+use crate::checks::SERVICES_CHECK;
 use meshd_proto::{
     ActionId, ActionOutcome, CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral,
     PendingReply, Welcome,
@@ -65,6 +66,10 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(15);
 const FAILING_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval of check runs while all checks pass.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval of check runs while services start.
+const STARTING_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Time from the start of the kernel until services that are not started are reported.
+pub const STARTING_PATIENCE: Duration = Duration::from_secs(90);
 /// Unchanged check results are repeated after this time: the central node ignores old results.
 const REPEAT_AFTER: Duration = Duration::from_secs(5 * 60);
 
@@ -101,6 +106,8 @@ pub struct LinkStateMachine {
     heartbeat: Duration,
     ordered_actions: OrderedActions,
     check_runs: CheckRuns,
+    /// Until then services may still start.
+    services_start_until: Duration,
 }
 
 impl LinkStateMachine {
@@ -115,7 +122,14 @@ impl LinkStateMachine {
             heartbeat: Duration::from_secs(30),
             ordered_actions: OrderedActions::new(node),
             check_runs: CheckRuns::default(),
+            services_start_until: Duration::ZERO,
         }
+    }
+
+    /// Sets how long services of this boot may start. The agent starts with them: until then, the
+    /// first report waits for them.
+    pub fn set_services_start(&mut self, until: Duration) {
+        self.services_start_until = until;
     }
 
     /// Restores the outcomes of actions from an earlier run of the agent.
@@ -409,6 +423,14 @@ impl LinkStateMachine {
         let statuses: Vec<_> =
             report.checks.iter().map(|check| (check.name.clone(), check.status)).collect();
         let failing = statuses.iter().any(|(_, status)| *status == CheckStatus::Fail);
+        let fails = |(name, status): &(String, CheckStatus)| {
+            name == SERVICES_CHECK && *status == CheckStatus::Fail
+        };
+        let is_first = request.is_none() && link.reported.is_none();
+        if is_first && now.timer < self.services_start_until && statuses.iter().any(fails) {
+            link.next_check = Some(now.timer + STARTING_CHECK_INTERVAL);
+            return effects;
+        }
         link.next_check =
             Some(now.timer + if failing { FAILING_CHECK_INTERVAL } else { CHECK_INTERVAL });
         let reported = (statuses, report.resources.clone());

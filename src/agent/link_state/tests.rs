@@ -243,6 +243,24 @@ fn checks_repeat_and_report_only_changed_statuses() {
 }
 
 #[test]
+fn first_report_waits_for_services_that_start() {
+    let mut machine = linked(10_000);
+    machine.set_services_start(at(10).timer);
+    let failed = || Event::ChecksDone(report(CheckStatus::Fail, "not started: sshd"));
+    assert!(machine.handle(at(1), 0, failed()).is_empty(), "they start");
+    assert_eq!(machine.handle(at(2), 0, Event::Timer), [Effect::RunChecks], "after half a second");
+    assert_eq!(machine.handle(at(3), 0, Event::ChecksDone(report(CheckStatus::Pass, ""))).len(), 1);
+    machine.handle(at(4), 0, Event::Message(FromCentral::Check { request_id: 1 }));
+    assert_eq!(machine.handle(at(5), 0, failed()).len(), 1, "they were started");
+
+    let mut machine = linked(10_000);
+    machine.set_services_start(at(10).timer);
+    assert!(machine.handle(at(9), 0, failed()).is_empty());
+    assert_eq!(machine.handle(at(10), 0, Event::Timer), [Effect::RunChecks]);
+    assert_eq!(machine.handle(at(10), 0, failed()).len(), 1, "they had their time");
+}
+
+#[test]
 fn check_request_is_answered_by_a_run_that_began_later() {
     let mut machine = linked(10_000);
     let request = |request_id| Event::Message(FromCentral::Check { request_id });

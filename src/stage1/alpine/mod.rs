@@ -16,6 +16,6 @@ pub use boot_urls::BootUrls;
 pub use config::{MeshInitConfigError, parse};
 pub use installed::{PackagesError, missing_packages};
 pub use os_files::{
-    MODLOOP, OsFileError, configure_root, link_programs, remove_clock_services, use_modules,
-    write_boot_interface,
+    MODLOOP, OsFileError, configure_root, has_alpine_overlay, link_programs, remove_clock_services,
+    use_modules, write_boot_interface,
 };

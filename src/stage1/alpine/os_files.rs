@@ -93,17 +93,18 @@ pub fn write_boot_interface(root: &Path, interface: &str) -> Result<(), OsFileEr
     at("/etc/network/interfaces.d/boot", written)
 }
 
+/// Returns whether a root has the overlay `base` for Alpine.
+pub fn has_alpine_overlay(root: &Path) -> bool {
+    below(root, DHCP_SCRIPT).is_file()
+}
+
 /// Configures what stage 1 knows of a root with Alpine: the boot interface, and the process that
-/// serves a tethered root, which has to outlive all others at shutdown. Other roots are left as they
-/// are.
+/// serves a tethered root, which has to outlive all others at shutdown.
 pub fn configure_root(
     root: &Path,
     interface: &str,
     served_by: Option<u32>,
 ) -> Result<(), OsFileError> {
-    if !below(root, DHCP_SCRIPT).is_file() {
-        return Ok(());
-    }
     write_boot_interface(root, interface)?;
     let Some(process) = served_by else { return Ok(()) };
     let spared = format!("killall5_opts=\"-o {process}\"\n");
@@ -165,11 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn only_a_root_with_alpine_is_configured() {
-        let debian = root(&["/etc/conf.d/x"]);
-        configure_root(debian.path(), "eth3", Some(7)).expect("left as it is");
-        assert!(!below(debian.path(), INTERFACES).exists());
+    fn process_of_a_tethered_root_outlives_all_others() {
+        assert!(!has_alpine_overlay(root(&["/etc/conf.d/x"]).path()));
         let alpine = root(&[DHCP_SCRIPT, KILLPROCS]);
+        assert!(has_alpine_overlay(alpine.path()));
         configure_root(alpine.path(), "eth3", None).expect("written");
         let killprocs = || fs::read_to_string(below(alpine.path(), KILLPROCS)).expect("is there");
         assert_eq!(killprocs(), "x", "all processes end");
