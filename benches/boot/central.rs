@@ -5,7 +5,8 @@ use anyhow::Context as _;
 use meshd_lab::{Options, Power, Rack};
 use std::{path::Path, time::Instant};
 
-/// The image of Debian nodes.
+/// The root image of Alpine nodes, and the image of Debian nodes.
+const ALPINE_ROOT: &str = "alpine-root";
 const DEBIAN: &str = "debian-12";
 const DEBIAN_MPI: &str = "debian-12-hpc";
 /// The profiles of the two roles.
@@ -15,11 +16,29 @@ const MPI_NODE: &str = "mpi-node";
 /// What a node boots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
+    /// Packages are installed at boot.
     Alpine,
+    /// A root image, in memory.
+    AlpineRam,
+    /// A root image, on the central node.
+    AlpineTethered,
     /// The root is in memory.
     DebianRam,
     /// The root is on the central node.
     DebianTethered,
+}
+
+impl System {
+    /// Returns the name of its contender.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Alpine => "meshd, Alpine",
+            System::AlpineRam => "meshd, Alpine root, ram",
+            System::AlpineTethered => "meshd, Alpine root, tethered",
+            System::DebianRam => "meshd, Debian, ram",
+            System::DebianTethered => "meshd, Debian, tethered",
+        }
+    }
 }
 
 /// How a node gets its new role.
@@ -38,7 +57,7 @@ pub struct Central {
 
 impl Central {
     /// Builds the images, once.
-    pub fn prepare(repository: &Path) -> anyhow::Result<Self> {
+    pub fn prepare(repository: &Path, systems: &[System]) -> anyhow::Result<Self> {
         let program = repository.join("target/release/meshd");
         let agent = repository.join("target/agent/x86_64/mesh-agent");
         anyhow::ensure!(
@@ -54,8 +73,9 @@ impl Central {
         options.shape = shape();
         options.blobs = Some(repository.join(".lab/blobs"));
         let central = Central { options };
-        for system in [System::Alpine, System::DebianRam] {
-            Rack::prepare(&central.roles(system), &mut |word| eprintln!("{word}"))?;
+        for system in systems {
+            Rack::prepare(&central.options(*system), &mut |word| eprintln!("{word}"))?;
+            Rack::prepare(&central.roles(*system), &mut |word| eprintln!("{word}"))?;
         }
         Ok(central)
     }
@@ -63,22 +83,28 @@ impl Central {
     /// Options of a rack whose node boots a system.
     pub fn options(&self, system: System) -> Options {
         let options = self.options.clone();
-        let mode = match system {
+        let (profile, image, mode) = match system {
             System::Alpine => return options,
-            System::DebianRam => "ram",
-            System::DebianTethered => "tethered",
+            System::AlpineRam => ("discovery", ALPINE_ROOT, "ram"),
+            System::AlpineTethered => ("discovery", ALPINE_ROOT, "tethered"),
+            System::DebianRam => ("debian", DEBIAN, "ram"),
+            System::DebianTethered => ("debian", DEBIAN, "tethered"),
+        };
+        let options = match profile {
+            "debian" => options.set("profiles.debian.overlays", r#"["base", "agent", "ssh"]"#),
+            _ => options,
         };
         options
-            .set("profiles.debian.image", DEBIAN)
-            .set("profiles.debian.overlays", r#"["base", "agent", "ssh"]"#)
-            .set("profiles.debian.root_mode", mode)
-            .set("defaults.profile", "debian")
+            .set(&format!("profiles.{profile}.image"), image)
+            .set(&format!("profiles.{profile}.root_mode"), mode)
+            .set("defaults.profile", profile)
     }
 
     /// Options of a rack whose node is a host of VMs, and may become a node of MPI tasks.
     fn roles(&self, system: System) -> Options {
         let (base, parts) = match system {
-            System::Alpine => {
+            // Bundles need an image of kind alpine.
+            System::Alpine | System::AlpineRam | System::AlpineTethered => {
                 let bundles =
                     [(VM_HOST, "bundles", r#"["qemu"]"#), (MPI_NODE, "bundles", r#"["mpi"]"#)];
                 ("discovery", bundles.to_vec())

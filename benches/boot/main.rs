@@ -1,5 +1,5 @@
-//! Power-on to online, `cargo bench --bench boot -- [--rounds N]`: meshd with Alpine beside stock
-//! Alpine netboot from dnsmasq and nginx, and meshd with Debian beside LTSP.
+//! Power-on to online, `cargo bench --bench boot -- [--rounds N] [alpine|debian]`: meshd with Alpine
+//! beside stock Alpine netboot from dnsmasq and nginx, and meshd with Debian beside LTSP.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -46,68 +46,106 @@ const MEMORY_MIB: u32 = 2048;
 type Boot = [f64; 2];
 
 fn main() -> anyhow::Result<()> {
-    let rounds = rounds(std::env::args().skip(1).filter(|argument| argument != "--bench"))?;
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let (rounds, parts) = parse(&arguments)?;
     frame::begin()?;
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let central = Central::prepare(repository)?;
-    let blobs = repository.join(".lab/blobs");
-    let stock = stock::Files::prepare(repository, &blobs, &repository.join(".lab/bench-stock"))?;
-    let ltsp = ltsp::Files::prepare(repository, &repository.join(".lab/bench-ltsp"))?;
+    let mut table = Table::new();
+    for part in parts {
+        match part {
+            Part::Alpine => alpine(&mut table, rounds)?,
+            Part::Debian => debian(&mut table, rounds)?,
+        }
+    }
+    table.finish("boot");
+    Ok(())
+}
+
+/// Alpine, which installs packages at boot or is a root image, beside stock Alpine.
+fn alpine(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
+    let systems = [System::Alpine, System::AlpineRam, System::AlpineTethered];
+    let central = Central::prepare(repository(), &systems)?;
+    let blobs = repository().join(".lab/blobs");
+    let stock =
+        stock::Files::prepare(repository(), &blobs, &repository().join(".lab/bench-stock"))?;
     let wire = central.options(System::Alpine);
-    let mut contenders = [
-        Contender {
-            name: "meshd, Alpine",
-            program: None,
-            measure: Box::new(|| central.boot(System::Alpine)),
-        },
+    let measured = measure(
+        rounds,
+        &central,
+        systems,
         Contender {
             name: "stock Alpine",
             program: Some("dnsmasq"),
             measure: Box::new(|| peer("stock", &wire, |rack| stock.serve(rack))),
         },
-        Contender {
-            name: "meshd, Debian, ram",
-            program: None,
-            measure: Box::new(|| central.boot(System::DebianRam)),
-        },
-        Contender {
-            name: "meshd, Debian, tethered",
-            program: None,
-            measure: Box::new(|| central.boot(System::DebianTethered)),
-        },
+    );
+    let goal = Goal::AtMost(ALPINE_GOAL);
+    for (work, ours) in ["Alpine", "Alpine root, ram", "Alpine root, tethered"].iter().zip(measured)
+    {
+        compare(table, work, ours.0, ("dnsmasq+nginx", ours.1), goal);
+    }
+    compare_role_changes(table, &central, "Alpine", System::Alpine, rounds);
+    Ok(())
+}
+
+/// Debian beside LTSP.
+fn debian(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
+    let systems = [System::DebianRam, System::DebianTethered];
+    let central = Central::prepare(repository(), &systems)?;
+    let ltsp = ltsp::Files::prepare(repository(), &repository().join(".lab/bench-ltsp"))?;
+    let wire = central.options(System::Alpine);
+    let measured = measure(
+        rounds,
+        &central,
+        systems,
         Contender {
             name: "LTSP",
             program: Some("ganesha.nfsd"),
             measure: Box::new(|| peer("LTSP", &wire, |rack| ltsp.serve(rack))),
         },
-    ];
-    let medians = frame::medians(rounds, &mut contenders);
-    drop(contenders);
-    let [alpine, stock, ram, tethered, ltsp] = medians[..] else {
-        panic!("one figure for each contender")
-    };
-    let changes = [("Alpine", System::Alpine), ("Debian, ram", System::DebianRam)]
-        .map(|(work, system)| (work, role_changes(&central, system, rounds)));
-    let mut table = Table::new();
-    let rows = [
-        ("Alpine", alpine, ("dnsmasq+nginx", stock), Goal::AtMost(ALPINE_GOAL)),
-        ("Debian, ram", ram, ("LTSP", ltsp), Goal::AtMost(DEBIAN_GOAL)),
-        ("Debian, tethered", tethered, ("LTSP", ltsp), Goal::AtMost(DEBIAN_GOAL)),
-    ];
-    for (work, ours, (name, peer), goal) in rows {
-        compare(&mut table, work, ours, (name, peer), goal);
+    );
+    let goal = Goal::AtMost(DEBIAN_GOAL);
+    for (work, ours) in ["Debian, ram", "Debian, tethered"].iter().zip(measured) {
+        compare(table, work, ours.0, ("LTSP", ours.1), goal);
     }
-    for (work, [cold, warm]) in changes {
-        let (Some(cold), Some(warm)) = (cold, warm) else { continue };
-        for (change, cold, warm) in
-            [("VMs to MPI", cold[0], warm[0]), ("MPI to VMs", cold[1], warm[1])]
-        {
-            let work = format!("{work}: {change}, warm");
-            table.compare(&work, "s", warm, ("the same, cold", cold), Goal::AtMost(WARM_GOAL));
-        }
-    }
-    table.finish("boot");
+    compare_role_changes(table, &central, "Debian, ram", System::DebianRam, rounds);
     Ok(())
+}
+
+/// Medians of boots of systems, each beside the median of their peer.
+fn measure<const N: usize>(
+    rounds: usize,
+    central: &Central,
+    systems: [System; N],
+    peer: Contender<'_, 2>,
+) -> [(Option<Boot>, Option<Boot>); N] {
+    let ours = |system: System| Contender {
+        name: system.name(),
+        program: None,
+        measure: Box::new(move || central.boot(system)),
+    };
+    let mut contenders: Vec<_> = systems.map(ours).into_iter().chain([peer]).collect();
+    let medians = frame::medians(rounds, &mut contenders);
+    std::array::from_fn(|number| (medians[number], medians[N]))
+}
+
+fn compare_role_changes(
+    table: &mut Table,
+    central: &Central,
+    work: &str,
+    system: System,
+    rounds: usize,
+) {
+    let [Some(cold), Some(warm)] = role_changes(central, system, rounds) else { return };
+    for (change, cold, warm) in [("VMs to MPI", cold[0], warm[0]), ("MPI to VMs", cold[1], warm[1])]
+    {
+        let work = format!("{work}: {change}, warm");
+        table.compare(&work, "s", warm, ("the same, cold", cold), Goal::AtMost(WARM_GOAL));
+    }
+}
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Medians of the seconds of both changes of role, cold and warm.
@@ -145,12 +183,29 @@ fn compare(
     }
 }
 
-fn rounds(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<usize> {
-    match (arguments.next().as_deref(), arguments.next()) {
-        (None, _) => Ok(frame::RUNS),
-        (Some("--rounds"), Some(count)) => count.parse().context("--rounds takes a number"),
-        _ => anyhow::bail!("usage: cargo bench --bench boot -- [--rounds N]"),
-    }
+/// What is measured beside one peer.
+#[derive(Clone, Copy)]
+enum Part {
+    Alpine,
+    Debian,
+}
+
+/// Returns the number of rounds, and the parts to measure.
+fn parse(arguments: &[String]) -> anyhow::Result<(usize, Vec<Part>)> {
+    let usage = "usage: cargo bench --bench boot -- [--rounds N] [alpine|debian]";
+    let (rounds, words) = match arguments {
+        [flag, count, words @ ..] if flag == "--rounds" => {
+            (count.parse().context("--rounds takes a number")?, words)
+        }
+        words => (frame::RUNS, words),
+    };
+    let parts = match words {
+        [] => vec![Part::Alpine, Part::Debian],
+        [word] if word == "alpine" => vec![Part::Alpine],
+        [word] if word == "debian" => vec![Part::Debian],
+        _ => anyhow::bail!(usage),
+    };
+    Ok((rounds, parts))
 }
 
 /// The machine that all boot.

@@ -14,6 +14,9 @@ use strum::{Display, EnumString, IntoStaticStr};
 /// First word of a check line.
 const MARK: &str = "MESH_CHECK";
 
+/// Name of the check that services are started.
+pub const SERVICES_CHECK: &str = "services";
+
 /// The result of one readiness check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -64,7 +64,8 @@ pub use boot::{
     Thresholds, Ticket, VOLUMES_CHECK, mesh_init, stage1, warm_boot,
 };
 pub use check::{
-    Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, blocks_approval, tally,
+    Check, CheckReport, CheckStatus, DoctorReport, LineError, Resources, SERVICES_CHECK,
+    blocks_approval, tally,
 };
 pub use disk::{DiskIdentity, DiskUse};
 pub use enrol::{EnrolRequest, EnrolResponse, ErrorBody, PendingHello, PendingReply, RenewRequest};

@@ -29,9 +29,6 @@ mod vm_store_space;
 mod vm_volumes;
 mod workload_memory;
 
-/// Name of the check that services are started.
-pub const SERVICES_CHECK: &str = "services";
-
 pub use self::{clock::CentralClock, report::report};
 
 use self::probe::Probe;

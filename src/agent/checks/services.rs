@@ -3,10 +3,9 @@
 //! `/run/systemd/units/invocation:UNIT` while a unit is active, or waits for its next start:
 //! its properties tell these states apart.
 
-use super::SERVICES_CHECK;
 use super::{Context, fail, pass, skip, unproven};
 use crate::system::{Tree, is_file_name, uptime};
-use meshd_proto::Check;
+use meshd_proto::{Check, SERVICES_CHECK};
 use meshd_types::failpoint;
 use std::time::Duration;
 

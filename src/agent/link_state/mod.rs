@@ -41,10 +41,9 @@ use self::{
     check_runs::CheckRuns,
     linked::{Linked, silence},
 };
-use crate::checks::SERVICES_CHECK;
 use meshd_proto::{
     ActionId, ActionOutcome, CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral,
-    PendingReply, Welcome,
+    PendingReply, SERVICES_CHECK, Welcome,
 };
 use meshd_types::NodeId;
 use ordered_actions::OrderedActions;

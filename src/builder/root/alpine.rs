@@ -13,7 +13,7 @@ use crate::{
     command::ToolCommand,
     error::{BuildError, failed, io_error},
     parts::recipe_head,
-    progress::{Progress, Quiet},
+    progress::Progress,
     work_folder::BuildFolder,
 };
 use meshd_image::catalog::image::{AlpineParts, ImageKind, ImageManifest, blob_path};
@@ -58,21 +58,9 @@ const IMAGE: &str = "image";
 /// Zeros at the end of a blob, at most.
 const MAX_PADDING: u64 = 3;
 
-/// Builds the image of kind `alpine`, unless it is up to date. Returns the digest by which a root is
-/// found unchanged. What nodes boot of the image stays.
-pub(super) fn digests(
-    request: &BuildRequest,
-    source: &AlpineSource,
-    progress: &dyn Progress,
-) -> Result<BTreeMap<String, Digest>, BuildError> {
-    Ok(digests_of(&built_image(request, source, progress)?))
-}
-
-fn digests_of(image: &ImageManifest) -> BTreeMap<String, Digest> {
-    BTreeMap::from([(IMAGE.to_owned(), image.version())])
-}
-
-fn built_image(
+/// Builds the image of kind `alpine` that a root takes its packages from, unless it is up to date.
+/// What nodes boot of that image stays.
+pub(super) fn build_image(
     request: &BuildRequest,
     source: &AlpineSource,
     progress: &dyn Progress,
@@ -82,21 +70,24 @@ fn built_image(
         return Err(RootFault::NotAlpine(source.image.clone()).into());
     }
     let name = source.image.clone();
-    let request =
-        BuildRequest { recipe_dir, name, promote: false, refresh: false, ..request.clone() };
-    crate::build(&request, progress)
+    crate::build(&BuildRequest { recipe_dir, name, promote: false, ..request.clone() }, progress)
+}
+
+/// Returns the digest by which a root is found unchanged.
+pub(super) fn digests(image: &ImageManifest) -> BTreeMap<String, Digest> {
+    BTreeMap::from([(IMAGE.to_owned(), image.version())])
 }
 
 /// Installs the packages of a recipe from an image of kind `alpine`.
 pub(super) fn fetch(
-    request: &BuildRequest,
     source: &AlpineSource,
+    image: &ImageManifest,
     arch: Architecture,
+    blobs_dir: &Path,
     work: &BuildFolder,
 ) -> Result<Fetched, BuildError> {
-    let image = built_image(request, source, &Quiet)?;
-    let parts = parts_with(source, &image, arch)?;
-    let blob = |digest: &Digest| blob_path(&request.blobs_dir, digest);
+    let parts = parts_with(source, image, arch)?;
+    let blob = |digest: &Digest| blob_path(blobs_dir, digest);
     let base = work.mapped_folder("alpine")?;
     let base = base.path();
     for (name, part) in [("initramfs", parts.initramfs), ("packages", parts.packages)] {
@@ -144,9 +135,9 @@ pub(super) fn fetch(
     ];
     Ok(Fetched {
         archives: archives.into(),
-        digests: digests_of(&image),
+        digests: digests(image),
         config: None,
-        kernel_package: Some(image.kernel_package),
+        kernel_package: Some(image.kernel_package.clone()),
     })
 }
 

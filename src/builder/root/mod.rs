@@ -59,7 +59,7 @@ use inspect::Root;
 use limits::LIMITS;
 use meshd_image::catalog::image::{FORMAT, ImageKind, ImageManifest, RootParts};
 use meshd_types::Digest;
-use recipe::{RootRecipe, RootSource, SourceSpec};
+use recipe::{AlpineSource, RootRecipe, RootSource, SourceSpec};
 use sources::Fetched;
 use std::collections::BTreeMap;
 use tree::{InodeKind, RootTree};
@@ -89,9 +89,16 @@ fn build(
 ) -> Result<ImageManifest, BuildError> {
     check_place(request, recipe)?;
     let digest = recipe_digest(&request.recipe_dir)?;
-    let known = match &recipe.source {
-        RootSource::Alpine(source) => Some(alpine::digests(request, source, progress)?),
-        RootSource::Archives(source) => sources::unchanged_digests(source, recipe.arch)?,
+    let ready = match &recipe.source {
+        RootSource::Alpine(source) => {
+            let image = alpine::build_image(request, source, progress)?;
+            ReadySource::Alpine { source, image }
+        }
+        RootSource::Archives(source) => ReadySource::Archives(source),
+    };
+    let known = match &ready {
+        ReadySource::Alpine { image, .. } => Some(alpine::digests(image)),
+        ReadySource::Archives(source) => sources::unchanged_digests(source, recipe.arch)?,
     };
     if let Some(known) = known
         && let Some(manifest) = up_to_date(request, &digest)
@@ -102,9 +109,11 @@ fn build(
     require_tools(&ROOT_TOOLS)?;
     require_mapped_namespaces()?;
     let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
-    let fetched = report_step(progress, BuildStep::FetchRoot, || match &recipe.source {
-        RootSource::Alpine(source) => alpine::fetch(request, source, recipe.arch, &work),
-        RootSource::Archives(source) => sources::fetch(source, recipe.arch, &work),
+    let fetched = report_step(progress, BuildStep::FetchRoot, || match &ready {
+        ReadySource::Alpine { source, image } => {
+            alpine::fetch(source, image, recipe.arch, &request.blobs_dir, &work)
+        }
+        ReadySource::Archives(source) => sources::fetch(source, recipe.arch, &work),
     })?;
     let Source { fetched, mut tree, mut contents } = read_source(fetched, &work, progress)?;
     machine_state::remove(&mut tree, &mut contents)
@@ -113,6 +122,12 @@ fn build(
     let root = Root { tree: &tree, contents: &contents, arch: recipe.arch };
     let maker = Maker { request, recipe, progress, work: &work, root };
     maker.make(digest, fetched)
+}
+
+/// A source that can be fetched.
+enum ReadySource<'a> {
+    Alpine { source: &'a AlpineSource, image: ImageManifest },
+    Archives(&'a SourceSpec),
 }
 
 /// A source, whose archives are merged into one tree.

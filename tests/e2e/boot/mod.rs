@@ -9,6 +9,7 @@
 //! | `site_services` | the site's own DHCP server, router and relay |
 //! | `other_networks` | proxy mode and relayed mode |
 //! | `recipe` | the image, built from its recipe |
+//! | `alpine_root` | Alpine as a root image, in memory and tethered |
 //! | `attacker` | a hostile machine on the boot LAN |
 
 mod fails_closed;
@@ -19,3 +20,4 @@ mod site_services;
 mod other_networks;
 mod recipe;
 mod attacker;
+mod alpine_root;

@@ -5,7 +5,9 @@ use meshd_builder::{
     BuildError, BuildRequest, BuildStep, ImageState, Progress, build, list, verify,
 };
 use meshd_image::catalog::image::blob_path;
+use meshd_model::image_kind::System;
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::PermissionsExt as _,
     path::Path,
@@ -67,6 +69,18 @@ fn committed_recipe_builds_and_second_build_is_identical() {
         listed.iter().any(|image| image.name == request.name && image.state == ImageState::Built)
     );
 
+    // The root image takes its packages from the image before.
+    let name = "alpine-root".parse().unwrap();
+    let recipe_dir = images_dir.join("alpine-root");
+    let root = BuildRequest { name, recipe_dir, ..request.clone() };
+    let other_root = BuildRequest { blobs_dir: other.blobs_dir.clone(), ..root.clone() };
+    let [root, other_root] = [&root, &other_root]
+        .map(|request| build(request, &Print).unwrap_or_else(|error| show(error)));
+    assert_eq!(root.parts, other_root.parts, "equal inputs give equal bytes");
+    assert_eq!(root.parts.system(), System::Alpine);
+    assert_eq!(root.kernel_package, manifest.kernel_package);
+    assert!(root.packages.contains_key("openrc") && !root.packages.contains_key("dhcpcd"));
+
     for part in manifest.parts.parts() {
         assert_eq!(part.blob.size % 4, 0, "{part:?}");
         assert!(blob_path(&request.blobs_dir, &part.blob.digest).is_file(), "{part:?}");
@@ -79,5 +93,8 @@ fn committed_recipe_builds_and_second_build_is_identical() {
     );
     let left: Vec<_> =
         fs::read_dir(&request.work_dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["alpine-lab.lock"]);
+    assert_eq!(
+        BTreeSet::from_iter(left),
+        ["alpine-lab.lock", "alpine-root.lock"].map(Into::into).into()
+    );
 }
