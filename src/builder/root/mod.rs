@@ -92,7 +92,7 @@ fn build(
     let ready = match &recipe.source {
         RootSource::Alpine(source) => {
             let image = alpine::build_image(request, source, progress)?;
-            ReadySource::Alpine { source, image }
+            ReadySource::Alpine { source, image: Box::new(image) }
         }
         RootSource::Archives(source) => ReadySource::Archives(source),
     };
@@ -126,7 +126,7 @@ fn build(
 
 /// A source that can be fetched.
 enum ReadySource<'a> {
-    Alpine { source: &'a AlpineSource, image: ImageManifest },
+    Alpine { source: &'a AlpineSource, image: Box<ImageManifest> },
     Archives(&'a SourceSpec),
 }
 
