@@ -53,16 +53,16 @@ fn main() -> anyhow::Result<()> {
     let mut table = Table::new();
     for part in parts {
         match part {
-            Part::Alpine => alpine(&mut table, rounds)?,
-            Part::Debian => debian(&mut table, rounds)?,
+            Part::Alpine => measure_alpine(&mut table, rounds)?,
+            Part::Debian => measure_debian(&mut table, rounds)?,
         }
     }
     table.finish("boot");
     Ok(())
 }
 
-/// Alpine, which installs packages at boot or is a root image, beside stock Alpine.
-fn alpine(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
+/// Measures Alpine, which installs packages at boot or is a root image, beside stock Alpine.
+fn measure_alpine(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let systems = [System::Alpine, System::AlpineRam, System::AlpineTethered];
     let central = Central::prepare(repository(), &systems)?;
     let blobs = repository().join(".lab/blobs");
@@ -88,8 +88,8 @@ fn alpine(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Debian beside LTSP.
-fn debian(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
+/// Measures Debian beside LTSP.
+fn measure_debian(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let systems = [System::DebianRam, System::DebianTethered];
     let central = Central::prepare(repository(), &systems)?;
     let ltsp = ltsp::Files::prepare(repository(), &repository().join(".lab/bench-ltsp"))?;
@@ -113,7 +113,7 @@ fn debian(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
 }
 
 /// Medians of boots of systems, each beside the median of their peer.
-fn measure<const N: usize>(
+fn measure_beside<const N: usize>(
     rounds: usize,
     central: &Central,
     systems: [System; N],
@@ -183,7 +183,7 @@ fn compare(
     }
 }
 
-/// What is measured beside one peer.
+/// The boots that are measured beside one peer.
 #[derive(Clone, Copy)]
 enum Part {
     Alpine,

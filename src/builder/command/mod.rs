@@ -60,13 +60,12 @@ pub const IMPORT_TOOLS: [Tool; 9] = [
 ];
 
 /// Programs of a build of kind `root`.
-pub const ROOT_TOOLS: [Tool; 17] = [
+pub const ROOT_TOOLS: [Tool; 16] = [
     Tool { program: "mmdebstrap", package: "mmdebstrap" },
     Tool { program: "skopeo", package: "skopeo" },
     Tool { program: "mksquashfs", package: "squashfs-tools" },
     Tool { program: "unsquashfs", package: "squashfs-tools" },
     Tool { program: "chroot", package: "coreutils" },
-    Tool { program: "sed", package: "sed" },
     Tool { program: "veritysetup", package: "cryptsetup-bin" },
     Tool { program: "depmod", package: "kmod" },
     Tool { program: "modinfo", package: "kmod" },

@@ -33,7 +33,10 @@ const INSTALL: &str = r#"
 base=$1
 shift
 mount --rbind "$base" "$base"
-mount --rbind /dev "$base/sysroot/dev"
+for device in null zero full random urandom; do
+	: >"$base/sysroot/dev/$device"
+	mount --bind "/dev/$device" "$base/sysroot/dev/$device"
+done
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$base" "$@"
 "#;
 /// Arguments of apk before the packages, inside the initramfs.
@@ -51,6 +54,9 @@ const APK: [&str; 10] = [
 ];
 /// Users that packages add have the day of the build in the third field of their line (shadow(5)).
 const WITHOUT_DAYS: &str = r"s/^([^:]*:[^:]*):[0-9]+:/\1::/";
+/// Left out of the root: places of devices, and files with the time of the build.
+const LEFT_OUT: [&str; 5] =
+    ["dev/*", "var/log/apk.log", "etc/shadow-", "etc/passwd-", "etc/group-"];
 /// Folder of firmware in a modloop.
 const FIRMWARE: &str = "firmware";
 /// Name of the digest that identifies the image of kind `alpine`: its version.
@@ -58,8 +64,8 @@ const IMAGE: &str = "image";
 /// Zeros at the end of a blob, at most.
 const MAX_PADDING: u64 = 3;
 
-/// Builds the image of kind `alpine` that a root takes its packages from, unless it is up to date.
-/// What nodes boot of that image stays.
+/// Builds the image of kind `alpine` that a root takes its packages from, unless it is up to date. Its
+/// current version stays.
 pub(super) fn build_image(
     request: &BuildRequest,
     source: &AlpineSource,
@@ -178,7 +184,11 @@ fn unpack_blob(blob: &Path, name: &str, work: &BuildFolder) -> Result<PathBuf, B
         std::io::copy(&mut bytes.take(size - padding), &mut file)
             .map_err(io_error("write", &path))?;
         match unpack(&path, name, &plain, LIMITS) {
-            Err(_) if padding < MAX_PADDING && padding < size => padding += 1,
+            Err(BuildError::Root { source: RootFault::Archive { .. }, .. })
+                if padding < MAX_PADDING && padding < size =>
+            {
+                padding += 1;
+            }
             unpacked => return unpacked,
         }
     }
@@ -195,8 +205,9 @@ fn install(source: &AlpineSource, base: &Path) -> Result<(), BuildError> {
         .args([base.join("etc/apk/keys"), keys])
         .run()
         .map_err(failed("copy the keys of Alpine"))?;
-    ToolCommand::as_mapped_root("unshare")
-        .args(["--mount", "sh", "-euc", INSTALL, "sh"])
+    ToolCommand::as_mapped_root("prlimit")
+        .arg(format!("--fsize={}", LIMITS.bytes))
+        .args(["unshare", "--mount", "sh", "-euc", INSTALL, "sh"])
         .arg(base)
         .args(APK)
         .args(&source.packages)
@@ -205,9 +216,10 @@ fn install(source: &AlpineSource, base: &Path) -> Result<(), BuildError> {
             let hint = "build on a machine of the image's architecture, and see what apk says";
             BuildError::Command { what: "install the packages of Alpine", hint, source }
         })?;
-    ToolCommand::as_mapped_root("sed")
-        .args(["--in-place", "--regexp-extended", WITHOUT_DAYS])
-        .arg(base.join("sysroot/etc/shadow"))
+    // In the root, so that no link of a package leads out of it.
+    ToolCommand::as_mapped_root("chroot")
+        .arg(base.join("sysroot"))
+        .args(["/bin/sed", "-i", "-E", WITHOUT_DAYS, "/etc/shadow"])
         .run()
         .map_err(failed("write the accounts of the root"))
 }
@@ -223,13 +235,15 @@ fn archive(
     let path = work.path(&format!("{name}.tar"));
     let file = File::create(&path).map_err(io_error("make", &path))?;
     let placed = names.iter().filter(|(_, into)| !into.is_empty());
-    let transforms = placed.map(|(name, into)| format!("--transform=s,^{name},{into}/&,"));
+    // `S`: targets of symbolic links stay.
+    let transforms = placed.map(|(name, into)| format!("--transform=s,^{name},{into}/&,S"));
     ToolCommand::as_mapped_root("prlimit")
         .arg(format!("--fsize={}", LIMITS.bytes))
         .args(["tar", "--create", "--numeric-owner", "--sort=name", "--one-file-system"])
         .args(["--format=pax", "--pax-option=delete=atime,delete=ctime", "--clamp-mtime"])
         .arg(format!("--mtime=@{TREE_TIME}"))
-        .args(["--exclude=./var/log/apk.log", "--xattrs", "--xattrs-include=*"])
+        .args(LEFT_OUT.map(|path| format!("--exclude=./{path}")))
+        .args(["--xattrs", "--xattrs-include=*"])
         .args(transforms)
         .arg("--directory")
         .arg(folder)

@@ -1,4 +1,4 @@
-//! What mesh-init and stage 1 read and write on an Alpine node.
+//! Files that mesh-init and stage 1 read and write on an Alpine node.
 //!
 //! | module | content |
 //! | --- | --- |

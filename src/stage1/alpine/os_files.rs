@@ -3,7 +3,8 @@
 use meshd_proto::mesh_init::BUNDLES_FOLDER;
 use meshd_types::BundleName;
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
@@ -106,9 +107,12 @@ pub fn configure_root(
     served_by: Option<u32>,
 ) -> Result<(), OsFileError> {
     write_boot_interface(root, interface)?;
+    remove_clock_services(root)?;
     let Some(process) = served_by else { return Ok(()) };
-    let spared = format!("killall5_opts=\"-o {process}\"\n");
-    at(KILLPROCS, fs::write(below(root, KILLPROCS), spared))
+    let path = below(root, KILLPROCS);
+    let file = fs::OpenOptions::new().append(true).create(true).open(path);
+    let spared = format!("\nkillall5_opts=\"$killall5_opts -o {process}\"\n");
+    at(KILLPROCS, file.and_then(|mut file| file.write_all(spared.as_bytes())))
 }
 
 /// Removes services that would undo a correction of the clock.
@@ -168,13 +172,14 @@ mod tests {
     #[test]
     fn process_of_a_tethered_root_outlives_all_others() {
         assert!(!has_alpine_overlay(root(&["/etc/conf.d/x"]).path()));
-        let alpine = root(&[DHCP_SCRIPT, KILLPROCS]);
+        let alpine = root(&[DHCP_SCRIPT, KILLPROCS, CLOCK_SERVICES[0]]);
         assert!(has_alpine_overlay(alpine.path()));
         configure_root(alpine.path(), "eth3", None).expect("written");
         let killprocs = || fs::read_to_string(below(alpine.path(), KILLPROCS)).expect("is there");
         assert_eq!(killprocs(), "x", "all processes end");
         configure_root(alpine.path(), "eth3", Some(7)).expect("written");
-        assert_eq!(killprocs(), "killall5_opts=\"-o 7\"\n");
+        assert_eq!(killprocs(), "x\nkillall5_opts=\"$killall5_opts -o 7\"\n", "the site's stay");
+        assert!(!below(alpine.path(), CLOCK_SERVICES[0]).exists());
         assert!(below(alpine.path(), INTERFACES).join("boot").is_file());
     }
 

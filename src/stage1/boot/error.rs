@@ -75,8 +75,6 @@ pub enum BootError {
     ModloopRelease { image: ImageName, release: String },
     #[error("bundle {name}: {error}")]
     Bundle { name: BundleName, error: Box<BootError> },
-    #[error("set the host name: {0}")]
-    HostName(io::Error),
     #[error("hand the lease over: {0}")]
     Handover(io::Error),
     #[error(transparent)]

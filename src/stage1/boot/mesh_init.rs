@@ -4,7 +4,7 @@
 
 use super::{
     FailureReport, FileSource, attempt, command_line::argument, error::BootError, fetch_file,
-    openrc::prepare_openrc, start_netconsole,
+    start_netconsole,
 };
 use crate::{
     alpine::{
@@ -90,7 +90,6 @@ fn run(report: &mut FailureReport) -> Result<Infallible, BootError> {
         console::message(format_args!("netconsole is not started: {cause}"));
     }
     mount_bundles(bundles, &config)?;
-    prepare_openrc(root)?;
     console::message(format_args!("overlay: {checked} files checked"));
     console::message(format_args!("ok {} {}", part.node, part.session));
     Ok(root::start_init(std::iter::empty())?)

@@ -9,7 +9,6 @@
 //! | `fetched_file` | fetches a file of known digest, with progress |
 //! | `kernel_messages` | starts netconsole |
 //! | `mesh_init` | the duties of a boot with an Alpine image, in their order |
-//! | `openrc` | what services of OpenRC would do, for both |
 //! | `root_image` | the duties of a boot with a root image, in their order |
 
 mod attempt;
@@ -18,7 +17,6 @@ pub mod error;
 mod fetched_file;
 mod kernel_messages;
 mod mesh_init;
-mod openrc;
 mod root_image;
 
 use attempt::{FailureReport, attempt};

@@ -1,9 +1,6 @@
 //! The duties of stage 1 for a root image, in their order. After a failure, the machine reboots.
 
-use super::{
-    FailureReport, FileSource, attempt, error::BootError, fetch_file, openrc::prepare_openrc,
-    start_netconsole,
-};
+use super::{FailureReport, FileSource, attempt, error::BootError, fetch_file, start_netconsole};
 use crate::{
     alpine, clock,
     config::{self, BootConfig, RootImage},
@@ -124,7 +121,6 @@ fn start_root(
     let process = tether.map(|tether| tether.process);
     if alpine::has_alpine_overlay(&new_root) {
         alpine::configure_root(&new_root, interface, process)?;
-        prepare_openrc(&new_root)?;
     }
     if root::has_selinux() {
         label_overlay(&new_root)?;

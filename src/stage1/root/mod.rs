@@ -24,8 +24,8 @@ pub use labels::{LabelError, ROOT_PROGRAM_PROCESS, become_root_program, has_seli
 pub use loop_device::attach;
 pub use memory::{MemoryError, require_memory};
 pub use mounts::{
-    Layers, MountError, layers, mount_device_folders, mount_early, mount_image_store, mount_lower,
-    mount_overlay, mount_squashfs,
+    Layers, MountError, layers, mount_early, mount_image_store, mount_lower, mount_overlay,
+    mount_squashfs,
 };
 pub use switch::{SwitchError, require_init, start_init, switch_root};
 pub use verity::{VerityError, open_verity};

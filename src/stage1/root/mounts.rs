@@ -5,7 +5,7 @@ use std::{
     ffi::CString,
     fs::{self, DirBuilder},
     io,
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
@@ -62,25 +62,6 @@ pub fn mount_early() -> Result<(), MountError> {
     ];
     for (target, kind, flags, options) in early {
         Mount { source: kind, target, kind, flags, options }.mount()?;
-    }
-    Ok(())
-}
-
-/// Mounts the file systems below `/dev` that OpenRC's service `devfs` would mount. What is mounted
-/// already stays.
-pub fn mount_device_folders() -> Result<(), MountError> {
-    let strict = MountFlags::NOSUID | MountFlags::NOEXEC;
-    let folders = [
-        ("/dev/pts", "devpts", strict, "mode=0620,gid=5"),
-        ("/dev/shm", "tmpfs", strict | MountFlags::NODEV, "mode=1777"),
-        ("/dev/mqueue", "mqueue", strict | MountFlags::NODEV, ""),
-    ];
-    let device = |path: &str| fs::metadata(path).map(|about| about.dev()).ok();
-    for (target, kind, flags, options) in folders {
-        let is_mounted = device(target).is_some_and(|found| Some(found) != device("/dev"));
-        if !is_mounted {
-            Mount { source: kind, target, kind, flags, options }.mount()?;
-        }
     }
     Ok(())
 }

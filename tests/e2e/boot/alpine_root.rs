@@ -44,7 +44,7 @@ fn alpine_root_boots_without_packages_and_outlives_its_services_when_tethered() 
     let doctor = passes_all_checks(rack, &id);
     assert!(doctor.contains(" MiB used by the tethered root of "), "{doctor}");
 
-    // OpenRC ends all processes, also the one that serves the root, unless it is told not to.
+    // OpenRC ends all processes but the one that serves the root.
     reboot_warm(rack, NODE);
     assert_eq!(rack.run_cli(&look).or_end().trim(), "alpine node1 alpine-base ahci 1");
 }

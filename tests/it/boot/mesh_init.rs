@@ -86,16 +86,7 @@ impl Boot {
     /// Runs mesh-init as the first process of its kernel. Returns why it fails.
     fn run(&self, machine: &PxeNode<'_>) -> String {
         let root = self.root.path().to_str().unwrap();
-        let args = [
-            "--pid",
-            "--mount",
-            "--uts",
-            "--fork",
-            "--kill-child",
-            "chroot",
-            root,
-            "/sbin/mesh-init",
-        ];
+        let args = ["--pid", "--fork", "--kill-child", "chroot", root, "/sbin/mesh-init"];
         let program = Program::start(machine.world, &machine.host(), "unshare", &args);
         program.says("mesh-init: FAILED: ", 1);
         let log = eventually("mesh-init has ended", || {
