@@ -69,7 +69,7 @@ fn measure_alpine(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let stock =
         stock::Files::prepare(repository(), &blobs, &repository().join(".lab/bench-stock"))?;
     let wire = central.options(System::Alpine);
-    let measured = measure(
+    let measured = measure_beside(
         rounds,
         &central,
         systems,
@@ -94,7 +94,7 @@ fn measure_debian(table: &mut Table, rounds: usize) -> anyhow::Result<()> {
     let central = Central::prepare(repository(), &systems)?;
     let ltsp = ltsp::Files::prepare(repository(), &repository().join(".lab/bench-ltsp"))?;
     let wire = central.options(System::Alpine);
-    let measured = measure(
+    let measured = measure_beside(
         rounds,
         &central,
         systems,
