@@ -2,6 +2,7 @@
 //! client of the OS identifies itself as stage 1 did, so the server renews the same lease.
 
 use super::lease::Lease;
+use crate::alpine::has_alpine_overlay;
 use meshd_proto::stage1::RootMode;
 use meshd_types::MacAddr;
 use std::{fs, io, path::Path};
@@ -34,7 +35,8 @@ pub fn write_handover(
     fs::write(networkd.join("10-meshd-boot.link"), link(interface, mac))?;
     fs::write(networkd.join("10-meshd-boot.network"), network(interface, mac, mode))?;
     let ifupdown = root.join(IFUPDOWN_FOLDER);
-    if ifupdown.is_dir() {
+    // Of Alpine, the stanza is another one, which names the script of udhcpc.
+    if ifupdown.is_dir() && !has_alpine_overlay(root) {
         let text = format!("auto {interface}\niface {interface} inet dhcp\n");
         fs::write(ifupdown.join("meshd-boot"), text)?;
     }
@@ -106,7 +108,15 @@ mod tests {
         fs::create_dir_all(root.path().join(IFUPDOWN_FOLDER)).expect("made");
         write().expect("written");
         let boot = root.path().join(IFUPDOWN_FOLDER).join("meshd-boot");
-        assert_eq!(fs::read_to_string(boot).expect("there"), "auto eth0\niface eth0 inet dhcp\n");
+        assert_eq!(fs::read_to_string(&boot).expect("there"), "auto eth0\niface eth0 inet dhcp\n");
+
+        fs::remove_file(&boot).expect("removed");
+        let script = root.path().join("usr/share/meshd/udhcpc");
+        fs::create_dir_all(script.parent().expect("has one")).expect("made");
+        fs::write(&script, "").expect("written");
+        write().expect("written");
+        assert!(!boot.exists(), "one stanza for the boot interface of Alpine");
+        fs::remove_file(&script).expect("removed");
 
         let dns = vec![Ipv4Addr::new(10, 77, 0, 1)];
         let named = Lease { dns, domain: Some("rack.example".into()), ..lease.clone() };
