@@ -8,7 +8,7 @@
 //! | `body` | the body of a response |
 //! | `pinned` | accepts servers by the fingerprints of their certificates |
 //! | `error` | errors of a call |
-//! | `web_socket` | the upgrade to a WebSocket |
+//! | `web_socket` | the upgrade to a WebSocket, and its end |
 //!
 //! Each call opens a new connection. The path of a request is the HTTP request target. The caller
 //! sets all headers.
@@ -27,7 +27,7 @@ pub use connection::Stream;
 pub use endpoint::Endpoint;
 pub use error::{CallStage, ClientError};
 pub use pinned::pinned_config;
-pub use web_socket::upgrade;
+pub use web_socket::{close, upgrade};
 
 use hyper::{Request, Response, body::Body, client::conn::http1};
 use hyper_util::rt::TokioIo;

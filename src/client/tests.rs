@@ -4,10 +4,11 @@ use super::*;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::StatusCode;
+use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
 
 /// A timeout that no test reaches.
@@ -110,6 +111,43 @@ async fn refused_web_socket_has_status_and_body() {
         tokio::join!(client.web_socket(request, WebSocketConfig::default()), answer);
     let Err(ClientError::Rejected { status, body }) = opened else { panic!("{opened:?}") };
     assert_eq!((status, body), (StatusCode::FORBIDDEN, Bytes::from("no")));
+}
+
+/// A connection that is dropped with unread bytes is reset. The server then fails to answer a ping,
+/// before it reads what comes after the ping.
+#[tokio::test]
+async fn last_message_is_read_though_a_ping_of_the_server_was_not() {
+    use futures_util::{SinkExt as _, StreamExt as _};
+    use tokio_tungstenite::tungstenite::{Message, protocol::Role};
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (far, _) = listener.accept().await.unwrap();
+    let mut server = WebSocketStream::from_raw_socket(far, Role::Server, None).await;
+    server.send(Message::Ping(Bytes::new())).await.unwrap();
+    near.readable().await.unwrap();
+    let stream: Box<dyn Stream> = Box::new(near);
+    let client = WebSocketStream::from_raw_socket(stream, Role::Client, None).await;
+    let ending = async {
+        let (mut out, mut incoming) = client.split();
+        // The pong to it meets the reset.
+        out.send(Message::Ping(Bytes::new())).await.unwrap();
+        out.send(Message::Text("the reason".into())).await.unwrap();
+        close(&mut out, &mut incoming, LONG).await;
+    };
+    let reading = async {
+        let mut texts = Vec::new();
+        while let Some(message) = server.next().await {
+            match message.expect("no reset") {
+                Message::Text(text) => texts.push(text.to_string()),
+                Message::Close(_) => break,
+                _ => {}
+            }
+        }
+        drop(server);
+        texts
+    };
+    let ((), texts) = tokio::join!(ending, reading);
+    assert_eq!(texts, ["the reason"]);
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! The upgrade of a connection to a WebSocket (RFC 6455, section 4.1). Hyper performs the upgrade,
+//! The upgrade of a connection to a WebSocket (RFC 6455, section 4.1), and its end (section 7). Hyper performs the upgrade,
 //! because a rejection has a body: tungstenite reads only the part of the body that arrives with
 //! the head.
 
 use crate::{ClientError, Socket, Stream};
 use bytes::Bytes;
+use futures_util::{Sink, SinkExt as _, Stream as MessageStream, StreamExt as _};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{
     Request, StatusCode,
@@ -12,11 +13,12 @@ use hyper::{
     http::uri::Uri,
 };
 use hyper_util::rt::TokioIo;
-use tokio::task::JoinSet;
+use std::time::Duration;
+use tokio::{task::JoinSet, time::timeout};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
-        self,
+        self, Message,
         error::ProtocolError,
         handshake::derive_accept_key,
         protocol::{Role, WebSocketConfig},
@@ -65,4 +67,23 @@ pub async fn upgrade(
     let upgraded = hyper::upgrade::on(response).await.map_err(ClientError::Connection)?;
     let stream: Box<dyn Stream> = Box::new(TokioIo::new(upgraded));
     Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await)
+}
+
+/// Closes a WebSocket, given as its two halves: sends the close frame, then drops what arrives until
+/// the server closes the connection. Gives up after `limit`.
+///
+/// A connection that is dropped with unread bytes is reset (RFC 1122, section 4.2.2.13). The server
+/// then may never read the last messages.
+pub async fn close(
+    out: &mut (impl Sink<Message> + Unpin),
+    incoming: &mut (impl MessageStream<Item = tungstenite::Result<Message>> + Unpin),
+    limit: Duration,
+) {
+    let closed = async {
+        if out.send(Message::Close(None)).await.is_ok() {
+            while let Some(Ok(_)) = incoming.next().await {}
+        }
+    };
+    // It is best effort: the server may be gone.
+    let _ = timeout(limit, closed).await;
 }

@@ -33,27 +33,30 @@ pub(super) async fn run(endpoint: Endpoint, order: LogsOrder, log: Option<PathBu
 
 async fn serve(
     mut output: UserOutput,
-    input: UserInput,
+    mut input: UserInput,
     order: &LogsOrder,
     log: Option<PathBuf>,
 ) -> Result<(), tungstenite::Error> {
     let Some(log) = log.filter(|log| log.exists()) else {
         let reason = format!("this node has no log of {}", order.replica);
-        return output.end(Some(&ConsoleNote::ended(reason))).await;
+        output.end(input, Some(&ConsoleNote::ended(reason))).await;
+        return Ok(());
     };
     let console = Console::of_log(log.clone());
     let ConsoleSubscription { before, mut new } = console.subscribe();
     output.bytes(&before).await?;
     drop(before);
     if !order.follow {
-        return output.end(None).await;
+        output.end(input, None).await;
+        return Ok(());
     }
     tokio::select! {
         sent = send(&mut output, &mut new) => return sent,
         () = refresh(&console, &log) => {}
-        () = until_gone(input) => return Ok(()),
+        () = until_gone(&mut input) => return Ok(()),
     }
-    output.end(Some(&ConsoleNote::ended("the replica was removed from this node"))).await
+    output.end(input, Some(&ConsoleNote::ended("the replica was removed from this node"))).await;
+    Ok(())
 }
 
 async fn send(output: &mut UserOutput, new: &mut ConsoleReader) -> Result<(), tungstenite::Error> {
@@ -86,6 +89,6 @@ async fn refresh(console: &Console, log: &Path) {
     }
 }
 
-async fn until_gone(mut input: UserInput) {
+async fn until_gone(input: &mut UserInput) {
     while input.next().await != UserMessage::Gone {}
 }

@@ -1,4 +1,5 @@
-//! A connection of its own for the bytes of one user: a shell, or the standard input of a task.
+//! A connection of its own for the bytes of one user: a console of a VM, a shell, the log of a
+//! replica, or the standard input of a task.
 
 use super::call::{self, CallError, Endpoint, Socket};
 use bytes::Bytes;
@@ -20,6 +21,9 @@ const RECEIVE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Ping interval. A broken connection is noticed by a failed ping, also while a program that reads
 /// nothing holds up the input.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Timeout for the last message, and for the central node to close the connection after it.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 /// A message of the user.
 #[derive(Debug, PartialEq, Eq)]
@@ -59,13 +63,23 @@ impl UserOutput {
         self.0.send(Message::Ping(Bytes::new())).await
     }
 
-    /// Sends the last message, and closes the connection.
-    pub async fn end(&mut self, note: Option<&ConsoleNote>) -> Result<(), tungstenite::Error> {
-        if let Some(note) = note {
-            let text = serde_json::to_string(note).unwrap_or_default();
-            self.0.send(Message::Text(text.into())).await?;
+    pub async fn note(&mut self, note: &ConsoleNote) -> Result<(), tungstenite::Error> {
+        let text = serde_json::to_string(note).unwrap_or_default();
+        self.0.send(Message::Text(text.into())).await
+    }
+
+    /// Sends the last message, and closes the connection. The user may be gone.
+    pub async fn end(mut self, mut input: UserInput, note: Option<&ConsoleNote>) {
+        let last = async {
+            if let Some(note) = note {
+                self.note(note).await?;
+            }
+            meshd_client::close(&mut self.0, &mut input.0, GOODBYE).await;
+            Ok::<(), tungstenite::Error>(())
+        };
+        if let Ok(Err(error)) = timeout(GOODBYE, last).await {
+            tracing::debug!(%error, "cannot end the connection of a user");
         }
-        self.0.send(Message::Close(None)).await
     }
 
     /// Pings until the connection is broken.

@@ -55,6 +55,8 @@ use tokio_tungstenite::tungstenite::{Bytes, Message};
 use tokio_util::sync::CancellationToken;
 
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for the central node to read the last messages of a connection and to close it.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a hello waits for its facts. The deadline of each source is shorter.
 const FACTS_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -414,8 +416,9 @@ impl Driver {
     }
 
     async fn close_connection(&mut self) {
-        if let Some((mut socket, _)) = self.socket.take() {
-            let _ = timeout(Duration::from_secs(1), (*socket).close(None)).await;
+        if let Some((socket, _)) = self.socket.take() {
+            let (mut out, mut incoming) = socket.split();
+            meshd_client::close(&mut out, &mut incoming, CLOSE_TIMEOUT).await;
         }
     }
 }

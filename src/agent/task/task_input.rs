@@ -46,8 +46,7 @@ pub(super) async fn feed(
     if copied.is_ok() {
         *pipe = None;
     }
-    // The operator may be gone.
-    let _ = output.end(None).await;
+    output.end(input, None).await;
     copied
 }
 

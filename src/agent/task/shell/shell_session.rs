@@ -23,8 +23,6 @@ use tokio_tungstenite::tungstenite;
 /// Time without output after which a shell that has ended has no more. A process that left the
 /// control group may keep the terminal open.
 const QUIET: Duration = Duration::from_secs(2);
-/// Timeout for the last message to the user.
-const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Runs a program in a terminal for the user of an order. `group` is its control group, or why it
 /// has none.
@@ -59,8 +57,7 @@ pub(super) async fn run(
         }
         Err(reason) => Some(ConsoleNote::ended(format!("cannot start the shell: {reason}"))),
     };
-    // The user may be gone.
-    let _ = timeout(GOODBYE, output.end(note.as_ref())).await;
+    output.end(input, note.as_ref()).await;
     if let Some(group) = remains {
         group.kill_and_remove().await;
     }

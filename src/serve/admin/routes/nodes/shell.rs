@@ -3,7 +3,8 @@
 //! reason is for the user and the audit log.
 
 use crate::admin::{
-    ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf, transport::caller::Caller,
+    ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf,
+    routes::vms::consoles::close, transport::caller::Caller,
 };
 use axum::{
     extract::{
@@ -267,9 +268,7 @@ pub(crate) async fn carry(
         if end.is_news {
             let _ = out.send(note(&ConsoleNote::ended(end.why.clone()))).await;
         }
-        let _ = out.send(Message::Close(None)).await;
-        // A connection that is dropped with unread bytes is reset, and the user never reads the note.
-        while let Some(Ok(_)) = incoming.next().await {}
+        close(&mut out, &mut incoming).await;
     };
     let _ = timeout(GOODBYE, goodbye).await;
     end.why

@@ -16,7 +16,10 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
+use futures_util::{
+    SinkExt as _, Stream, StreamExt as _,
+    stream::{SplitSink, SplitStream},
+};
 use meshd_api::routes as api;
 use meshd_central::{
     ConnectError, ConsoleError, ConsoleFrame, ConsoleInput, ConsoleSession, Shared,
@@ -41,6 +44,8 @@ const SCREEN: u64 = 4096;
 const FIRST_OUTPUT: Duration = Duration::from_secs(2);
 /// Interval between two pings.
 const PING: Duration = Duration::from_secs(20);
+/// Timeout for the last messages, and for the operator to close the connection after them.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// Timeout for a silent operator, and for a guest that does not read.
 pub(crate) const SILENCE: Duration = Duration::from_secs(90);
 
@@ -93,7 +98,8 @@ async fn console(
     }))
 }
 
-/// Relays until either side ends. `unread_limit` is the timeout for a program that does not read.
+/// Relays until either side ends, the caller loses the permission, or meshd stops. `unread_limit` is
+/// the timeout for a program that does not read.
 pub(crate) async fn carry(
     socket: WebSocket,
     session: ConsoleSession,
@@ -101,17 +107,44 @@ pub(crate) async fn carry(
     unread_limit: Duration,
     shutdown: &CancellationToken,
 ) {
-    let (mut out, incoming) = socket.split();
+    let ended = async {
+        tokio::select! {
+            () = caller.revoked(central) => {}
+            () = shutdown.cancelled() => {}
+        }
+    };
+    relay(socket, session, unread_limit, ended).await;
+}
+
+async fn relay(
+    socket: WebSocket,
+    session: ConsoleSession,
+    unread_limit: Duration,
+    ended: impl Future<Output = ()>,
+) {
+    let (mut out, mut incoming) = socket.split();
     let ConsoleSession { output, input } = session;
     tokio::select! {
         () = show(&mut out, output) => {}
-        () = listen(incoming, &input, unread_limit) => {}
+        () = listen(&mut incoming, &input, unread_limit) => {}
         // This branch also ends a `show` that waits for an operator who does not read.
-        () = caller.revoked(central) => {}
-        () = shutdown.cancelled() => {}
+        () = ended => {}
     }
-    // The close frame is best effort: the operator may be gone.
-    let _ = timeout(Duration::from_secs(1), out.send(Message::Close(None))).await;
+    // The node learns of the end before the operator, who may be gone.
+    drop(input);
+    let _ = timeout(GOODBYE, close(&mut out, &mut incoming)).await;
+}
+
+/// Sends the close frame, then drops what arrives until the user closes the connection. A connection
+/// that is dropped with unread bytes is reset (RFC 1122, section 4.2.2.13), and the user may never
+/// read the last messages.
+pub(crate) async fn close(
+    out: &mut SplitSink<WebSocket, Message>,
+    incoming: &mut SplitStream<WebSocket>,
+) {
+    if out.send(Message::Close(None)).await.is_ok() {
+        while let Some(Ok(_)) = incoming.next().await {}
+    }
 }
 
 async fn show(out: &mut SplitSink<WebSocket, Message>, mut output: mpsc::Receiver<ConsoleFrame>) {
@@ -132,7 +165,7 @@ async fn show(out: &mut SplitSink<WebSocket, Message>, mut output: mpsc::Receive
 }
 
 async fn listen(
-    mut incoming: impl Stream<Item = Result<Message, axum::Error>> + Unpin,
+    incoming: &mut (impl Stream<Item = Result<Message, axum::Error>> + Unpin),
     typed: &mpsc::Sender<ConsoleInput>,
     unread_limit: Duration,
 ) {
@@ -241,6 +274,17 @@ async fn next_frame(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::{Router, routing::get};
+    use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+    use std::{
+        net::Ipv4Addr,
+        sync::{Arc, Mutex},
+    };
+    use tokio::{
+        net::{TcpListener, TcpStream},
+        task::yield_now,
+    };
+    use tokio_tungstenite::{client_async, tungstenite};
 
     #[tokio::test]
     async fn log_that_a_node_does_not_have_is_refused_with_its_reason() {
@@ -263,9 +307,65 @@ mod tests {
     async fn console_ends_when_guest_reads_no_input() {
         let (typed, _unread) = mpsc::channel(1);
         let pieces = (0..3).map(|_| Ok(Message::Binary(Bytes::from_static(b"ls"))));
-        let incoming = futures_util::stream::iter(pieces).chain(futures_util::stream::pending());
-        let listening = listen(incoming, &typed, Duration::from_millis(1));
+        let mut incoming =
+            futures_util::stream::iter(pieces).chain(futures_util::stream::pending());
+        let listening = listen(&mut incoming, &typed, Duration::from_millis(1));
         timeout(Duration::from_secs(20), listening).await.expect("the console ends");
         assert_eq!(typed.capacity(), 0, "the first piece waits for the guest");
+    }
+
+    async fn until(is_true: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_true() {
+                yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(20), waiting).await.expect("it becomes true");
+    }
+
+    /// A connection that is dropped with unread bytes is reset. The user then fails to answer the
+    /// ping, before they read what comes after it.
+    #[tokio::test]
+    async fn last_output_is_read_though_keys_of_the_user_were_not() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("bound");
+        let near = TcpStream::connect(listener.local_addr().expect("bound")).await;
+        let (far, _) = listener.accept().await.expect("accepted");
+        let (shown, output) = mpsc::channel(4);
+        let (typed, unread) = mpsc::channel(1);
+        let once = Arc::new(Mutex::new(Some(ConsoleSession { output, input: typed })));
+        let route = get(async move |upgrade: WebSocketUpgrade| {
+            let session = once.lock().expect("not poisoned").take().expect("once");
+            upgrade.on_upgrade(async move |socket| {
+                relay(socket, session, SILENCE, std::future::pending()).await;
+            })
+        });
+        let router = TowerToHyperService::new(Router::new().route("/", route));
+        let serving =
+            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(far), router);
+        tokio::spawn(serving.with_upgrades());
+        let (mut user, _) =
+            client_async("ws://x/", near.expect("connected")).await.expect("upgraded");
+        // The second piece waits for the guest; the others are in the socket.
+        for _ in 0..64 {
+            let keys = tungstenite::Message::Binary(Bytes::from_static(&[b'x'; 8192]));
+            user.send(keys).await.expect("sent");
+        }
+        until(|| !unread.is_empty()).await;
+        shown.send(ConsoleFrame::Note(ConsoleNote::ended("released"))).await.expect("taken");
+        drop(shown);
+        until(|| unread.is_closed()).await;
+        let notes = async {
+            let mut notes = Vec::new();
+            while let Some(message) = user.next().await {
+                match message.expect("no reset") {
+                    tungstenite::Message::Text(text) => notes.push(text.to_string()),
+                    tungstenite::Message::Close(_) => break,
+                    _ => {}
+                }
+            }
+            notes
+        };
+        let notes = timeout(Duration::from_secs(20), notes).await.expect("it ends");
+        assert!(matches!(&notes[..], [note] if note.contains("released")), "{notes:?}");
     }
 }
