@@ -4,13 +4,14 @@ use crate::racks::{Places, from_env};
 use meshd_builder::{
     BuildError, BuildRequest, BuildStep, ImageState, Progress, build, list, verify,
 };
-use meshd_image::catalog::image::blob_path;
+use meshd_image::catalog::image::{ImageKind, blob_path};
 use meshd_model::image_kind::System;
 use std::{
     collections::BTreeSet,
     fs,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -26,6 +27,22 @@ impl Progress for Print {
     fn end(&self, step: BuildStep, took: Duration) {
         println!("{step:16} {:.1} s", took.as_secs_f32());
     }
+}
+
+/// Returns a folder with the recipe of alpine-root, and this package in place of sudo.
+fn variant(dir: &Path, images_dir: &Path, package: &str) -> PathBuf {
+    let folder = dir.join(package);
+    let recipe = folder.join("alpine-root");
+    fs::create_dir_all(&recipe).unwrap();
+    let text = fs::read_to_string(images_dir.join("alpine-root/image.toml")).unwrap();
+    let changed = text.replace("\"sudo\"", &format!("{package:?}"));
+    assert_ne!(changed, text);
+    fs::write(recipe.join("image.toml"), changed).unwrap();
+    let source = folder.join("alpine-lab");
+    if !source.exists() {
+        symlink(images_dir.join("alpine-lab"), source).unwrap();
+    }
+    recipe
 }
 
 #[test]
@@ -69,17 +86,30 @@ fn committed_recipe_builds_and_second_build_is_identical() {
         listed.iter().any(|image| image.name == request.name && image.state == ImageState::Built)
     );
 
-    // The root image takes its packages from the image before.
-    let name = "alpine-root".parse().unwrap();
-    let recipe_dir = images_dir.join("alpine-root");
-    let root = BuildRequest { name, recipe_dir, ..request.clone() };
-    let other_root = BuildRequest { blobs_dir: other.blobs_dir.clone(), ..root.clone() };
-    let [root, other_root] = [&root, &other_root]
-        .map(|request| build(request, &Print).unwrap_or_else(|error| show(error)));
+    // A root image takes its packages from the image before; one of these adds a user.
+    let with = |package: &str, blobs_dir: &Path| {
+        let recipe_dir = variant(dir, &images_dir, package);
+        let name = "alpine-root".parse().unwrap();
+        let blobs_dir = blobs_dir.to_owned();
+        build(&BuildRequest { recipe_dir, name, blobs_dir, ..request.clone() }, &Print)
+    };
+    let [root, other_root] = [&request, &other]
+        .map(|request| with("dhcpcd", &request.blobs_dir).unwrap_or_else(|error| show(error)));
     assert_eq!(root.parts, other_root.parts, "equal inputs give equal bytes");
     assert_eq!(root.parts.system(), System::Alpine);
     assert_eq!(root.kernel_package, manifest.kernel_package);
-    assert!(root.packages.contains_key("openrc") && !root.packages.contains_key("dhcpcd"));
+    assert!(root.packages.contains_key("openrc") && !root.packages.contains_key("sudo"));
+    let ImageKind::Root(parts) = &root.parts else { panic!("{:?}", root.parts) };
+    let blob = blob_path(&request.blobs_dir, &parts.root.digest);
+    // adduser writes the day of the build, and keeps the file from before.
+    let accounts = Command::new("unsquashfs").arg("-cat").arg(&blob).arg("etc/shadow").output();
+    let accounts = String::from_utf8(accounts.unwrap().stdout).unwrap();
+    assert!(accounts.lines().any(|line| line.starts_with("dhcpcd:!::")), "{accounts}");
+    let backup = Command::new("unsquashfs").arg("-cat").arg(&blob).arg("etc/shadow-").status();
+    assert!(!backup.unwrap().success());
+    let refused = with("vim", &request.blobs_dir).unwrap_err();
+    let cause = std::error::Error::source(&refused).unwrap().to_string();
+    assert_eq!(cause, "image alpine-lab has no package vim");
 
     for part in manifest.parts.parts() {
         assert_eq!(part.blob.size % 4, 0, "{part:?}");
