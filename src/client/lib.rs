@@ -8,7 +8,7 @@
 //! | `body` | the body of a response |
 //! | `pinned` | accepts servers by the fingerprints of their certificates |
 //! | `error` | errors of a call |
-//! | `web_socket` | the upgrade to a WebSocket, and its end |
+//! | `web_socket` | opens and closes WebSockets |
 //!
 //! Each call opens a new connection. The path of a request is the HTTP request target. The caller
 //! sets all headers.

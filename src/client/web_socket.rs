@@ -1,4 +1,4 @@
-//! The upgrade of a connection to a WebSocket (RFC 6455, section 4.1), and its end (section 7). Hyper performs the upgrade,
+//! Opens a WebSocket (RFC 6455, section 4.1) and closes it (section 7). Hyper performs the upgrade,
 //! because a rejection has a body: tungstenite reads only the part of the body that arrives with
 //! the head.
 
@@ -69,21 +69,21 @@ pub async fn upgrade(
     Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await)
 }
 
-/// Closes a WebSocket, given as its two halves: sends the close frame, then drops what arrives until
-/// the server closes the connection. Gives up after `limit`.
+/// Closes a WebSocket, given as its two halves: sends the close frame, then discards incoming
+/// messages until the server closes the connection. Returns false if that takes longer than `limit`.
 ///
-/// A connection that is dropped with unread bytes is reset (RFC 1122, section 4.2.2.13). The server
-/// then may never read the last messages.
+/// A connection that is dropped earlier loses its last messages: the server cannot send its pong to
+/// an earlier ping, which is an error before it reads on. TCP resets a connection that is dropped
+/// with unread bytes, or that gets bytes afterwards (RFC 1122, section 4.2.2.13).
 pub async fn close(
     out: &mut (impl Sink<Message> + Unpin),
     incoming: &mut (impl MessageStream<Item = tungstenite::Result<Message>> + Unpin),
     limit: Duration,
-) {
+) -> bool {
     let closed = async {
-        if out.send(Message::Close(None)).await.is_ok() {
-            while let Some(Ok(_)) = incoming.next().await {}
-        }
+        // It fails if the server closed first. The answer to that is sent by reading.
+        let _ = out.send(Message::Close(None)).await;
+        while let Some(Ok(_)) = incoming.next().await {}
     };
-    // It is best effort: the server may be gone.
-    let _ = timeout(limit, closed).await;
+    timeout(limit, closed).await.is_ok()
 }

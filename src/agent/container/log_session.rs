@@ -9,6 +9,7 @@ use crate::{
 };
 use meshd_proto::{container::LogsOrder, vm::ConsoleNote};
 use std::{
+    future::pending,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -51,14 +52,15 @@ async fn serve(
         return Ok(());
     }
     tokio::select! {
-        sent = send(&mut output, &mut new) => return sent,
-        () = refresh(&console, &log) => {}
+        released = send(&mut output, &mut new) => released?,
+        () = refresh(console, &log) => {}
         () = until_gone(&mut input) => return Ok(()),
     }
     output.end(input, Some(&ConsoleNote::ended("the replica was removed from this node"))).await;
     Ok(())
 }
 
+/// Sends output until the log is removed.
 async fn send(output: &mut UserOutput, new: &mut ConsoleReader) -> Result<(), tungstenite::Error> {
     let mut pings = user_connection::pings();
     loop {
@@ -76,8 +78,14 @@ async fn send(output: &mut UserOutput, new: &mut ConsoleReader) -> Result<(), tu
     }
 }
 
-/// Publishes new output until the log is removed.
-async fn refresh(console: &Console, log: &Path) {
+/// Publishes new output until the log is removed. `send` then ends, after the last output.
+async fn refresh(console: Console, log: &Path) {
+    publish(&console, log).await;
+    drop(console);
+    pending().await
+}
+
+async fn publish(console: &Console, log: &Path) {
     let Ok(watch) = console.watch() else { return };
     let mut looks = interval(LOOK);
     while log.exists() {

@@ -22,8 +22,9 @@ const RECEIVE_TIMEOUT: Duration = Duration::from_secs(90);
 /// nothing holds up the input.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Timeout for the last message, and for the central node to close the connection after it.
-const GOODBYE: Duration = Duration::from_secs(5);
+/// Timeout for the last messages, and for the central node to close the connection after them. A user
+/// who reads slowly holds them up.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A message of the user.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,15 +71,13 @@ impl UserOutput {
 
     /// Sends the last message, and closes the connection. The user may be gone.
     pub async fn end(mut self, mut input: UserInput, note: Option<&ConsoleNote>) {
-        let last = async {
-            if let Some(note) = note {
-                self.note(note).await?;
-            }
-            meshd_client::close(&mut self.0, &mut input.0, GOODBYE).await;
-            Ok::<(), tungstenite::Error>(())
-        };
-        if let Ok(Err(error)) = timeout(GOODBYE, last).await {
-            tracing::debug!(%error, "cannot end the connection of a user");
+        if let Some(note) = note
+            && !matches!(timeout(CLOSE_TIMEOUT, self.note(note)).await, Ok(Ok(())))
+        {
+            return tracing::debug!("a user does not read why the connection ends");
+        }
+        if !meshd_client::close(&mut self.0, &mut input.0, CLOSE_TIMEOUT).await {
+            tracing::debug!("a user does not read the last messages");
         }
     }
 

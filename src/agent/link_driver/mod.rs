@@ -55,8 +55,11 @@ use tokio_tungstenite::tungstenite::{Bytes, Message};
 use tokio_util::sync::CancellationToken;
 
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for the central node to read the last messages of a connection and to close it.
+/// Timeout for the central node to read the last messages of a connection and to close it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same for the goodbye, which waits behind earlier messages. OpenRC kills the agent 5 s after it
+/// asked it to end, and tasks end after the goodbye.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that a hello waits for its facts. The deadline of each source is shorter.
 const FACTS_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -258,7 +261,7 @@ impl Driver {
             }
             Effect::Close => {
                 self.call = JoinSet::new();
-                self.close_connection().await;
+                self.close_connection(CLOSE_TIMEOUT).await;
             }
             Effect::ForgetToken => self.set_token(None),
             Effect::StoreCertificate(response) => {
@@ -412,13 +415,15 @@ impl Driver {
         if matches!(self.socket, Some((_, ConnectionKind::Link))) {
             self.send_message(&FromAgent::Goodbye).await;
         }
-        self.close_connection().await;
+        self.close_connection(GOODBYE_TIMEOUT).await;
     }
 
-    async fn close_connection(&mut self) {
+    async fn close_connection(&mut self, limit: Duration) {
         if let Some((socket, _)) = self.socket.take() {
             let (mut out, mut incoming) = socket.split();
-            meshd_client::close(&mut out, &mut incoming, CLOSE_TIMEOUT).await;
+            if !meshd_client::close(&mut out, &mut incoming, limit).await {
+                tracing::debug!("the central node does not close its connection");
+            }
         }
     }
 }

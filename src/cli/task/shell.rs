@@ -23,16 +23,13 @@ use std::{
     io::{IsTerminal as _, stdin, stdout},
     time::Duration,
 };
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    time::timeout,
-};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 /// Exit code if the shell did not end by itself, as of ssh.
 const OF_CONNECTION: u8 = 255;
-/// Timeout for the last message to the server.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// Timeout for the server to close the connection of a user who leaves.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Undoes what a program may have left: the alternate screen, mouse reports, bracketed paste, a
 /// hidden cursor, application keys, colours.
 const RESET: &[u8] =
@@ -137,8 +134,8 @@ pub(in crate::cli) async fn open_shell(client: &AdminClient, shell: Shell) -> Re
         end = show(&mut incoming, &mut output) => end?,
     };
     if !matches!(end, ShellEnd::Exited(_)) {
-        // The server may not read.
-        let _ = timeout(GOODBYE, out.send(Message::Close(None))).await;
+        // The server may be gone.
+        let _ = meshd_client::close(&mut out, &mut incoming, CLOSE_TIMEOUT).await;
         write_raw(RESET)?;
     }
     // Restoring it drops input that was not read: answers of the terminal to requests of a program

@@ -160,9 +160,8 @@ impl Console {
                     Some(Ok(_)) => {}
                     Some(Err(error)) => return format!("the connection broke: {error}"),
                 },
-                Some(bytes) = input.recv() => if let Err(error) = socket.send(Message::Binary(bytes)).await {
-                    return format!("the connection broke: {error}");
-                },
+                // After an error, the branch above reads what arrived before it.
+                Some(bytes) = input.recv() => drop(socket.send(Message::Binary(bytes)).await),
             }
         }
     }

@@ -11,9 +11,11 @@ use crate::{
     },
 };
 use meshd_types::Digest;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serde_json::Value;
 use std::{
     fs,
+    io::Read as _,
     net::{IpAddr, TcpStream},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -21,6 +23,8 @@ use std::{
 };
 
 const NODES: u8 = 3;
+/// Length of an answer, in bytes: more than the buffers of a connection have.
+const ANSWER: usize = 8_000_000;
 const HEALTH: [&str; 8] = [
     "--publish",
     "8080:80",
@@ -336,6 +340,34 @@ fn restored_site_starts_no_second_copy_of_a_replica_that_moved() {
     run(&world, &["container", "start", "web", "--wait"]);
     assert_eq!(healthy_nodes(&world, None), before);
     answers(&world, &before[0]);
+    run(&world, &["container", "delete", "web", "--yes"]);
+    nothing_is_left(&hosts);
+}
+
+/// The program ends while its last output is still in the buffers of the connection.
+#[test]
+fn client_gets_all_that_a_program_wrote_before_its_end() {
+    let mut world = World::prepared("auto");
+    world.start();
+    let hosts = boot_hosts(&world, 1);
+    let order = ["container", "run", "web", "demo", "--publish", "8080:80", "--restart", "never"];
+    let program = format!("/bin/busybox nc -l -p 80 -e /bin/busybox head -c {ANSWER} /dev/zero");
+    let program: Vec<&str> = program.split(' ').collect();
+    run(&world, &[&order[..], &["--memory", "64M", "--wait", "--"], &program].concat());
+    let node = nodes_of(&world.json(&["container", "show", "web", "-o", "json"])).remove(0);
+    let address = address_of(&world, &node);
+    let read = eventually("the program has answered", || {
+        let mut answer = Vec::new();
+        let read = world.central.inside(|| {
+            let mut client = TcpStream::connect((address, 8080))?;
+            // A slow client: most of the answer is under way when the program ends.
+            set_socket_recv_buffer_size(&client, 4096)?;
+            client.read_to_end(&mut answer)
+        });
+        // The program may not listen yet.
+        if answer.is_empty() { Err(format!("{read:?}")) } else { Ok(answer.len()) }
+    });
+    assert_eq!(read, ANSWER);
     run(&world, &["container", "delete", "web", "--yes"]);
     nothing_is_left(&hosts);
 }

@@ -114,9 +114,9 @@ fn serve(
         let forwarding = port_forward::forward(listeners, program.network())
             .map_err(LaunchError::of_step("publish ports"))?;
         let code = program.wait().await;
-        drop(forwarding);
         launch.cgroup.kill_program();
-        let _ = timeout(LAST_OUTPUT, copying).await;
+        // Clients and the log get what the program wrote before its end.
+        let _ = tokio::join!(forwarding.end(), timeout(LAST_OUTPUT, copying));
         Ok(code)
     });
     runtime.shutdown_background();

@@ -3,8 +3,12 @@
 //! reason is for the user and the audit log.
 
 use crate::admin::{
-    ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf,
-    routes::vms::consoles::close, transport::caller::Caller,
+    ApiState,
+    bind_handlers::Binder,
+    error::Refused,
+    extract::QueryOf,
+    routes::vms::consoles::{CLOSE_TIMEOUT, close},
+    transport::caller::Caller,
 };
 use axum::{
     extract::{
@@ -38,8 +42,6 @@ use tokio::{
 const PING: Duration = Duration::from_secs(20);
 /// Timeout for a user whose terminal does not answer.
 const SILENCE: Duration = Duration::from_secs(90);
-/// Timeout for the last messages to the user.
-const GOODBYE: Duration = Duration::from_secs(1);
 /// Why a shell ended that its user did not see.
 const LEFT_EARLY: &str = "the user left before it began";
 
@@ -250,17 +252,24 @@ pub(crate) async fn carry(
     let (mut out, mut incoming) = socket.split();
     let ConsoleSession { output, input } = session;
     let typed_at = watch::Sender::new(Instant::now());
+    let relayed = async {
+        tokio::select! {
+            end = show(&mut out, output, &typed_at, limits) => end,
+            () = type_in(&mut incoming, &input, &typed_at) => ShellEnd::known("its user left"),
+            // These branches also end a `show` that waits for a user who does not read.
+            () = idle(&typed_at, limits.idle), if failpoint::defends("shell-idle") => {
+                ShellEnd::news(format!("no input for {}", span(limits.idle)))
+            }
+            () = sleep(limits.total) => {
+                ShellEnd::news(format!("it was open for {}", span(limits.total)))
+            }
+        }
+    };
     let end = tokio::select! {
-        end = show(&mut out, output, &typed_at, limits) => end,
-        () = type_in(&mut incoming, &input, &typed_at) => ShellEnd::known("its user left"),
-        // These branches also end a `show` that waits for a user who does not read.
+        // Its cause may end the connection of the node, too.
+        biased;
         why = ended => ShellEnd::news(why),
-        () = idle(&typed_at, limits.idle), if failpoint::defends("shell-idle") => {
-            ShellEnd::news(format!("no input for {}", span(limits.idle)))
-        }
-        () = sleep(limits.total) => {
-            ShellEnd::news(format!("it was open for {}", span(limits.total)))
-        }
+        end = relayed => end,
     };
     // The node learns of the end before the user: the user may be gone.
     drop(input);
@@ -270,7 +279,7 @@ pub(crate) async fn carry(
         }
         close(&mut out, &mut incoming).await;
     };
-    let _ = timeout(GOODBYE, goodbye).await;
+    let _ = timeout(CLOSE_TIMEOUT, goodbye).await;
     end.why
 }
 

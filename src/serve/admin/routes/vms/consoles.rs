@@ -44,8 +44,8 @@ const SCREEN: u64 = 4096;
 const FIRST_OUTPUT: Duration = Duration::from_secs(2);
 /// Interval between two pings.
 const PING: Duration = Duration::from_secs(20);
-/// Timeout for the last messages, and for the operator to close the connection after them.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// Timeout for the last messages to a user, and for the user to close the connection.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout for a silent operator, and for a guest that does not read.
 pub(crate) const SILENCE: Duration = Duration::from_secs(90);
 
@@ -130,21 +130,21 @@ async fn relay(
         // This branch also ends a `show` that waits for an operator who does not read.
         () = ended => {}
     }
-    // The node learns of the end before the operator, who may be gone.
+    // The place of the console is free, and the node gets the rest of the input, before the operator
+    // has closed.
     drop(input);
-    let _ = timeout(GOODBYE, close(&mut out, &mut incoming)).await;
+    let _ = timeout(CLOSE_TIMEOUT, close(&mut out, &mut incoming)).await;
 }
 
-/// Sends the close frame, then drops what arrives until the user closes the connection. A connection
-/// that is dropped with unread bytes is reset (RFC 1122, section 4.2.2.13), and the user may never
-/// read the last messages.
+/// Sends the close frame, then discards incoming messages until the user closes the connection:
+/// `meshd_client::close` has the reason.
 pub(crate) async fn close(
     out: &mut SplitSink<WebSocket, Message>,
     incoming: &mut SplitStream<WebSocket>,
 ) {
-    if out.send(Message::Close(None)).await.is_ok() {
-        while let Some(Ok(_)) = incoming.next().await {}
-    }
+    // It fails if the user closed first. The answer to that is sent by reading.
+    let _ = out.send(Message::Close(None)).await;
+    while let Some(Ok(_)) = incoming.next().await {}
 }
 
 async fn show(out: &mut SplitSink<WebSocket, Message>, mut output: mpsc::Receiver<ConsoleFrame>) {
@@ -184,8 +184,11 @@ async fn listen(
         // gone.
         let limit =
             if failpoint::defends("ui-console-ends") { unread_limit } else { Duration::MAX };
-        if !matches!(timeout(limit, typed.send(piece)).await, Ok(Ok(()))) {
-            return;
+        match timeout(limit, typed.send(piece)).await {
+            Ok(Ok(())) => {}
+            // `show` has the last output of the node, and reports the end.
+            Ok(Err(_)) => std::future::pending().await,
+            Err(_) => return,
         }
     }
 }
@@ -253,6 +256,9 @@ pub(crate) fn stream_output(
                         "\r\n[meshd: {bytes} bytes of output are missing: this reader was too slow]\r\n"
                     );
                     return Some((Ok(note.into()), tail));
+                }
+                ConsoleFrame::Note(ConsoleNote::Ended { reason, .. }) => {
+                    return Some((Ok(format!("\r\n[meshd: {reason}]\r\n").into()), tail));
                 }
                 ConsoleFrame::Note(_) => {}
             }
@@ -332,6 +338,7 @@ mod tests {
         let (far, _) = listener.accept().await.expect("accepted");
         let (shown, output) = mpsc::channel(4);
         let (typed, unread) = mpsc::channel(1);
+        let listening = typed.downgrade();
         let once = Arc::new(Mutex::new(Some(ConsoleSession { output, input: typed })));
         let route = get(async move |upgrade: WebSocketUpgrade| {
             let session = once.lock().expect("not poisoned").take().expect("once");
@@ -351,9 +358,14 @@ mod tests {
             user.send(keys).await.expect("sent");
         }
         until(|| !unread.is_empty()).await;
+        // The node takes no more keys before it says why.
+        drop(unread);
+        for _ in 0..100 {
+            yield_now().await;
+        }
         shown.send(ConsoleFrame::Note(ConsoleNote::ended("released"))).await.expect("taken");
         drop(shown);
-        until(|| unread.is_closed()).await;
+        until(|| listening.upgrade().is_none()).await;
         let notes = async {
             let mut notes = Vec::new();
             while let Some(message) = user.next().await {
