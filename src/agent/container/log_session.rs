@@ -9,6 +9,7 @@ use crate::{
 };
 use meshd_proto::{container::LogsOrder, vm::ConsoleNote};
 use std::{
+    convert::Infallible,
     future::pending,
     path::{Path, PathBuf},
     time::Duration,
@@ -53,7 +54,7 @@ async fn serve(
     }
     tokio::select! {
         released = send(&mut output, &mut new) => released?,
-        () = refresh(console, &log) => {}
+        never = refresh(console, &log) => match never {},
         () = until_gone(&mut input) => return Ok(()),
     }
     output.end(input, Some(&ConsoleNote::ended("the replica was removed from this node"))).await;
@@ -79,7 +80,7 @@ async fn send(output: &mut UserOutput, new: &mut ConsoleReader) -> Result<(), tu
 }
 
 /// Publishes new output until the log is removed. `send` then ends, after the last output.
-async fn refresh(console: Console, log: &Path) {
+async fn refresh(console: Console, log: &Path) -> Infallible {
     publish(&console, log).await;
     drop(console);
     pending().await
@@ -95,6 +96,8 @@ async fn publish(console: &Console, log: &Path) {
         }
         console.refresh();
     }
+    // Output of the time between.
+    console.refresh();
 }
 
 async fn until_gone(input: &mut UserInput) {

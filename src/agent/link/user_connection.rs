@@ -71,13 +71,17 @@ impl UserOutput {
 
     /// Sends the last message, and closes the connection. The user may be gone.
     pub async fn end(mut self, mut input: UserInput, note: Option<&ConsoleNote>) {
-        if let Some(note) = note
-            && !matches!(timeout(CLOSE_TIMEOUT, self.note(note)).await, Ok(Ok(())))
-        {
-            return tracing::debug!("a user does not read why the connection ends");
-        }
-        if !meshd_client::close(&mut self.0, &mut input.0, CLOSE_TIMEOUT).await {
-            tracing::debug!("a user does not read the last messages");
+        let last = async {
+            if let Some(note) = note {
+                self.note(note).await?;
+            }
+            meshd_client::close(&mut self.0, &mut input.0).await;
+            Ok::<(), tungstenite::Error>(())
+        };
+        match timeout(CLOSE_TIMEOUT, last).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "cannot say why a connection ends"),
+            Err(_) => tracing::debug!("a user does not read the last messages"),
         }
     }
 

@@ -57,8 +57,8 @@ use tokio_util::sync::CancellationToken;
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for the central node to read the last messages of a connection and to close it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same for the goodbye, which waits behind earlier messages. OpenRC kills the agent 5 s after it
-/// asked it to end, and tasks end after the goodbye.
+/// Timeout for the goodbye, which waits behind earlier messages. Tasks end after the goodbye, and
+/// OpenRC kills an agent that has not ended 5 s after SIGTERM.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that a hello waits for its facts. The deadline of each source is shorter.
 const FACTS_TIMEOUT: Duration = Duration::from_secs(8);
@@ -421,7 +421,8 @@ impl Driver {
     async fn close_connection(&mut self, limit: Duration) {
         if let Some((socket, _)) = self.socket.take() {
             let (mut out, mut incoming) = socket.split();
-            if !meshd_client::close(&mut out, &mut incoming, limit).await {
+            let closed = timeout(limit, meshd_client::close(&mut out, &mut incoming));
+            if closed.await.is_err() {
                 tracing::debug!("the central node does not close its connection");
             }
         }

@@ -23,7 +23,10 @@ use std::{
     io::{IsTerminal as _, stdin, stdout},
     time::Duration,
 };
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::timeout,
+};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 /// Exit code if the shell did not end by itself, as of ssh.
@@ -135,7 +138,7 @@ pub(in crate::cli) async fn open_shell(client: &AdminClient, shell: Shell) -> Re
     };
     if !matches!(end, ShellEnd::Exited(_)) {
         // The server may be gone.
-        let _ = meshd_client::close(&mut out, &mut incoming, CLOSE_TIMEOUT).await;
+        let _ = timeout(CLOSE_TIMEOUT, meshd_client::close(&mut out, &mut incoming)).await;
         write_raw(RESET)?;
     }
     // Restoring it drops input that was not read: answers of the terminal to requests of a program

@@ -6,7 +6,9 @@
 //! shows only what the last ARP packet said.
 
 use super::{
-    ethernet_link, register_with_tokio,
+    ethernet_link,
+    receive::enlarge_receive_buffer,
+    register_with_tokio,
     segment_table::{Expected, SegmentTable},
     tcp_segment::{self, Ends, IPV4, Seen, VLAN_NUMBER, VLAN_TAGS, without_priority_tags},
 };
@@ -21,7 +23,6 @@ use nix::{
         sockopt::{GetStruct, SetBool},
     },
 };
-use rustix::net::sockopt;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::{
     cell::RefCell,
@@ -265,9 +266,7 @@ impl Tap {
         socket.attach_filter(&filter(ports))?;
         // Linux before 4.20 lacks the option; the filter drops these frames too.
         let _ = IgnoreOutgoing.set(&socket, &true);
-        if sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE).is_err() {
-            let _ = socket.set_recv_buffer_size(QUEUE);
-        }
+        enlarge_receive_buffer(&socket, QUEUE);
         bind(socket.as_raw_fd(), &link)?;
         Ok(Tap { socket: register_with_tokio(socket)?, index: link.ifindex() })
     }

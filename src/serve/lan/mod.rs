@@ -37,6 +37,7 @@ pub use datagram::{Datagram, parse};
 pub use frame_socket::FrameSocket;
 pub use interfaces::InterfaceTable;
 pub use next_hops::NextHops;
+pub(crate) use receive::enlarge_receive_buffer;
 pub use receive::{Received, Receiver, drop_all_received, receive_only_from_this_host};
 pub use system::SystemLan;
 

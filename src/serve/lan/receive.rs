@@ -134,12 +134,17 @@ pub(super) fn packet_socket(link: &LinkAddr, ports: &[u16], buffer: usize) -> io
     let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
     let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
     socket.attach_filter(&filter(ports))?;
-    if sockopt::set_socket_recv_buffer_size_force(&socket, buffer).is_err() {
-        // Without CAP_NET_ADMIN, net.core.rmem_max limits the buffer.
-        let _ = socket.set_recv_buffer_size(buffer);
-    }
+    enlarge_receive_buffer(&socket, buffer);
     bind(socket.as_raw_fd(), link)?;
     Ok(socket)
+}
+
+/// Gives a socket a kernel buffer of `bytes` for received packets. Without CAP_NET_ADMIN,
+/// `net.core.rmem_max` limits the buffer.
+pub(crate) fn enlarge_receive_buffer(socket: &Socket, bytes: usize) {
+    if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
+        let _ = socket.set_recv_buffer_size(bytes);
+    }
 }
 
 /// Makes a UDP socket drop all received packets, because a [`Receiver`] receives them.

@@ -9,6 +9,7 @@ mod packet;
 
 pub use packet::text_of;
 
+use crate::lan::enlarge_receive_buffer;
 use meshd_central::Shared;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
@@ -21,6 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Size of the read buffer; longer packets are cut.
 const MAX_PACKET: usize = 2048;
+/// Kernel buffer for received packets. A kernel sends all its earlier messages at once when netconsole
+/// starts: 700 packets, of 768 bytes and more in the buffer. Several nodes may do so at a time.
+const RECEIVE_BUFFER: usize = 8 << 20;
 /// Pause after a receive error, which would repeat at once.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,6 +44,7 @@ pub async fn run(interface: String, port: u16, central: Shared, shutdown: Cancel
 fn open(interface: &str, port: u16) -> io::Result<UdpSocket> {
     let kind = Type::DGRAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::IPV4, kind, Some(Protocol::UDP))?;
+    enlarge_receive_buffer(&socket, RECEIVE_BUFFER);
     socket.bind_device(Some(interface.as_bytes()))?;
     socket.bind(&SocketAddr::from(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port)).into())?;
     UdpSocket::from_std(socket.into())

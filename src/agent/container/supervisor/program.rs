@@ -8,6 +8,7 @@ use std::{
     fs::{self, File},
     io::{self, PipeWriter},
     os::fd::OwnedFd,
+    path::PathBuf,
     process::Stdio,
     thread,
     time::{Duration, Instant},
@@ -22,7 +23,11 @@ const ADOPTION_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum length of a message of the container runtime, in bytes.
 const MAX_MESSAGE: usize = 400;
 
-pub(super) struct Program(Pid);
+pub(super) struct Program {
+    pid: Pid,
+    /// The agent probes the program while this file exists.
+    pid_file: PathBuf,
+}
 
 /// Starts the program with its output to `output`.
 pub(super) fn start(
@@ -41,10 +46,11 @@ pub(super) fn start(
         let messages = fs::read_to_string(paths.runtime_log()).unwrap_or_default();
         return Err(runtime_error(&messages));
     }
-    let text = fs::read_to_string(paths.pid()).map_err(LaunchError::of_step("read the PID"))?;
+    let pid_file = paths.pid();
+    let text = fs::read_to_string(&pid_file).map_err(LaunchError::of_step("read the PID"))?;
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| LaunchError::of_step("read the PID")("it is no number"))?;
-    Ok(Program(pid))
+    Ok(Program { pid, pid_file })
 }
 
 /// Removes what the runtime knows of an ended program.
@@ -68,16 +74,18 @@ fn runtime_error(messages: &str) -> LaunchError {
 impl Program {
     /// Returns the network namespace; `None` if the program has ended.
     pub fn network(&self) -> Option<OwnedFd> {
-        let path = format!("/proc/{}/ns/net", self.0.as_raw_nonzero());
+        let path = format!("/proc/{}/ns/net", self.pid.as_raw_nonzero());
         File::open(path).ok().map(OwnedFd::from)
     }
 
     /// Waits for the end of the program. Returns its exit code.
     pub async fn wait(&self) -> u8 {
-        let pid = self.0;
+        let pid = self.pid;
         let (sender, receiver) = oneshot::channel();
         thread::spawn(move || sender.send(wait_for(pid)));
-        receiver.await.ok().and_then(Result::ok).unwrap_or(UNKNOWN_CODE)
+        let code = receiver.await.ok().and_then(Result::ok).unwrap_or(UNKNOWN_CODE);
+        let _ = fs::remove_file(&self.pid_file);
+        code
     }
 }
 

@@ -7,7 +7,7 @@ use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::QueryOf,
-    routes::vms::consoles::{CLOSE_TIMEOUT, close},
+    routes::vms::consoles::{close, close_limit},
     transport::caller::Caller,
 };
 use axum::{
@@ -32,7 +32,7 @@ use meshd_proto::{
 };
 use meshd_types::{NodeId, SystemUuid, failpoint};
 use serde::Deserialize;
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, interval, sleep, sleep_until, timeout},
@@ -265,11 +265,12 @@ pub(crate) async fn carry(
             }
         }
     };
-    let end = tokio::select! {
-        // Its cause may end the connection of the node, too.
+    let mut ended = pin!(ended);
+    let (end, has_ended) = tokio::select! {
+        // What ends the shell may end the connection of the node, too.
         biased;
-        why = ended => ShellEnd::news(why),
-        end = relayed => end,
+        why = &mut ended => (ShellEnd::news(why), true),
+        end = relayed => (end, false),
     };
     // The node learns of the end before the user: the user may be gone.
     drop(input);
@@ -279,7 +280,10 @@ pub(crate) async fn carry(
         }
         close(&mut out, &mut incoming).await;
     };
-    let _ = timeout(CLOSE_TIMEOUT, goodbye).await;
+    tokio::select! {
+        () = goodbye => {}
+        () = close_limit((!has_ended).then_some(ended)) => {}
+    }
     end.why
 }
 

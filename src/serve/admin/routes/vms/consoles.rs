@@ -31,10 +31,10 @@ use meshd_proto::{
 };
 use meshd_types::{CorrelationId, failpoint};
 use serde::Deserialize;
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, pin::pin, time::Duration};
 use tokio::{
     sync::mpsc,
-    time::{interval, timeout},
+    time::{interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -44,8 +44,10 @@ const SCREEN: u64 = 4096;
 const FIRST_OUTPUT: Duration = Duration::from_secs(2);
 /// Interval between two pings.
 const PING: Duration = Duration::from_secs(20);
-/// Timeout for the last messages to a user, and for the user to close the connection.
-pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout for a user to read the last messages and to close the connection.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout while meshd stops, and for users who may read no more.
+const LAST_READ_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout for a silent operator, and for a guest that does not read.
 pub(crate) const SILENCE: Duration = Duration::from_secs(90);
 
@@ -124,16 +126,29 @@ async fn relay(
 ) {
     let (mut out, mut incoming) = socket.split();
     let ConsoleSession { output, input } = session;
-    tokio::select! {
-        () = show(&mut out, output) => {}
-        () = listen(&mut incoming, &input, unread_limit) => {}
+    let mut ended = pin!(ended);
+    let has_ended = tokio::select! {
+        () = show(&mut out, output) => false,
+        () = listen(&mut incoming, &input, unread_limit) => false,
         // This branch also ends a `show` that waits for an operator who does not read.
-        () = ended => {}
-    }
+        () = &mut ended => true,
+    };
     // The place of the console is free, and the node gets the rest of the input, before the operator
     // has closed.
     drop(input);
-    let _ = timeout(CLOSE_TIMEOUT, close(&mut out, &mut incoming)).await;
+    tokio::select! {
+        () = close(&mut out, &mut incoming) => {}
+        () = close_limit((!has_ended).then_some(ended)) => {}
+    }
+}
+
+/// Resolves when a user has had the time to read the last messages. `ended` resolves when there is
+/// little time left; `None` if it has.
+pub(crate) async fn close_limit<T>(ended: Option<impl Future<Output = T>>) {
+    if let Some(ended) = ended {
+        let _ = timeout(READ_TIMEOUT - LAST_READ_TIMEOUT, ended).await;
+    }
+    sleep(LAST_READ_TIMEOUT).await;
 }
 
 /// Sends the close frame, then discards incoming messages until the user closes the connection:
@@ -142,7 +157,7 @@ pub(crate) async fn close(
     out: &mut SplitSink<WebSocket, Message>,
     incoming: &mut SplitStream<WebSocket>,
 ) {
-    // It fails if the user closed first. The answer to that is sent by reading.
+    // This send fails if the user closed first. Reading then sends the answer.
     let _ = out.send(Message::Close(None)).await;
     while let Some(Ok(_)) = incoming.next().await {}
 }
@@ -187,7 +202,7 @@ async fn listen(
         match timeout(limit, typed.send(piece)).await {
             Ok(Ok(())) => {}
             // `show` has the last output of the node, and reports the end.
-            Ok(Err(_)) => std::future::pending().await,
+            Ok(Err(_)) => return sleep(SILENCE).await,
             Err(_) => return,
         }
     }
