@@ -96,7 +96,7 @@ async fn publish(console: &Console, log: &Path) {
         }
         console.refresh();
     }
-    // Output of the time between.
+    // Output that came after the last look.
     console.refresh();
 }
 

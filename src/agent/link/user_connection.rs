@@ -64,6 +64,7 @@ impl UserOutput {
         self.0.send(Message::Ping(Bytes::new())).await
     }
 
+    /// Sends a note to the user.
     pub async fn note(&mut self, note: &ConsoleNote) -> Result<(), tungstenite::Error> {
         let text = serde_json::to_string(note).unwrap_or_default();
         self.0.send(Message::Text(text.into())).await

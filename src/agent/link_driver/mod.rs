@@ -57,8 +57,8 @@ use tokio_util::sync::CancellationToken;
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for the central node to read the last messages of a connection and to close it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Timeout for the goodbye, which waits behind earlier messages. Tasks end after the goodbye, and
-/// OpenRC kills an agent that has not ended 5 s after SIGTERM.
+/// Timeout for the goodbye, which waits behind earlier messages. Tasks end after the goodbye, and an
+/// init that stops the agent waits for a few seconds only.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that a hello waits for its facts. The deadline of each source is shorter.
 const FACTS_TIMEOUT: Duration = Duration::from_secs(8);

@@ -22,8 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Size of the read buffer; longer packets are cut.
 const MAX_PACKET: usize = 2048;
-/// Kernel buffer for received packets. A kernel sends all its earlier messages at once when netconsole
-/// starts: 700 packets, of 768 bytes and more in the buffer. Several nodes may do so at a time.
+/// Kernel buffer for received packets, in bytes. A kernel sends all its earlier messages at once when
+/// netconsole starts, and nodes start together. Debian's kernel has 350; Linux's default buffer, 208
+/// KiB, held 256.
 const RECEIVE_BUFFER: usize = 8 << 20;
 /// Pause after a receive error, which would repeat at once.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);

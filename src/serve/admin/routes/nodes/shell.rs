@@ -7,7 +7,7 @@ use crate::admin::{
     bind_handlers::Binder,
     error::Refused,
     extract::QueryOf,
-    routes::vms::consoles::{close, close_limit},
+    routes::vms::consoles::{close, wait_for_user},
     transport::caller::Caller,
 };
 use axum::{
@@ -282,7 +282,7 @@ pub(crate) async fn carry(
     };
     tokio::select! {
         () = goodbye => {}
-        () = close_limit((!has_ended).then_some(ended)) => {}
+        () = wait_for_user((!has_ended).then_some(ended)) => {}
     }
     end.why
 }

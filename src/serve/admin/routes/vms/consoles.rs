@@ -138,13 +138,13 @@ async fn relay(
     drop(input);
     tokio::select! {
         () = close(&mut out, &mut incoming) => {}
-        () = close_limit((!has_ended).then_some(ended)) => {}
+        () = wait_for_user((!has_ended).then_some(ended)) => {}
     }
 }
 
-/// Resolves when a user has had the time to read the last messages. `ended` resolves when there is
-/// little time left; `None` if it has.
-pub(crate) async fn close_limit<T>(ended: Option<impl Future<Output = T>>) {
+/// Waits for as long as a user may take to read the last messages and to close the connection.
+/// `ended` resolves when meshd stops or the user may read no more; `None` if that was so before.
+pub(crate) async fn wait_for_user<T>(ended: Option<impl Future<Output = T>>) {
     if let Some(ended) = ended {
         let _ = timeout(READ_TIMEOUT - LAST_READ_TIMEOUT, ended).await;
     }
@@ -263,23 +263,25 @@ pub(crate) fn stream_output(
                 () = caller.revoked(central) => return None,
                 () = shutdown.cancelled() => return None,
             };
-            match frame {
-                ConsoleFrame::Bytes(bytes) if bytes.is_empty() => {}
-                ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
-                ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
-                    let note = format!(
-                        "\r\n[meshd: {bytes} bytes of output are missing: this reader was too slow]\r\n"
-                    );
-                    return Some((Ok(note.into()), tail));
-                }
-                ConsoleFrame::Note(ConsoleNote::Ended { reason, .. }) => {
-                    return Some((Ok(format!("\r\n[meshd: {reason}]\r\n").into()), tail));
-                }
-                ConsoleFrame::Note(_) => {}
+            if let Some(bytes) = log_bytes(frame) {
+                return Some((Ok::<_, Infallible>(bytes), tail));
             }
         }
     });
     ([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(body)).into_response()
+}
+
+/// Returns what the reader of a log gets for a frame.
+fn log_bytes(frame: ConsoleFrame) -> Option<Bytes> {
+    let note = match frame {
+        ConsoleFrame::Bytes(bytes) => return Some(bytes).filter(|bytes| !bytes.is_empty()),
+        ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
+            format!("{bytes} bytes of output are missing: this reader was too slow")
+        }
+        ConsoleFrame::Note(ConsoleNote::Ended { reason, .. }) => reason,
+        ConsoleFrame::Note(_) => return None,
+    };
+    Some(format!("\r\n[meshd: {note}]\r\n").into())
 }
 
 async fn next_frame(
@@ -322,6 +324,20 @@ mod tests {
         let first = first_output(&mut open(vec![text()])).await.expect("a log");
         assert!(matches!(first, Some(ConsoleFrame::Bytes(bytes)) if bytes == "x"));
         assert!(first_output(&mut open(Vec::new())).await.expect("an empty log").is_none());
+    }
+
+    #[test]
+    fn log_has_the_reason_of_its_end_and_what_is_missing() {
+        let text = |note| {
+            let bytes = log_bytes(ConsoleFrame::Note(note))?;
+            Some(String::from_utf8(bytes.into()).expect("text"))
+        };
+        let ended = text(ConsoleNote::ended("the replica was removed")).expect("a line");
+        assert_eq!(ended, "\r\n[meshd: the replica was removed]\r\n");
+        let lost = text(ConsoleNote::Lost { bytes: 7 }).expect("a line");
+        assert!(lost.contains("7 bytes of output are missing"), "{lost}");
+        assert_eq!(text(ConsoleNote::InputQueued), None);
+        assert_eq!(log_bytes(ConsoleFrame::Bytes(Bytes::new())), None);
     }
 
     #[tokio::test]

@@ -43,7 +43,7 @@ impl Shell {
         Shell { user, output: show, input, why, end: Some(end) }
     }
 
-    /// Reads until the end; returns the notes.
+    /// Reads until the end of the connection; returns the notes.
     async fn notes(&mut self) -> Vec<ConsoleNote> {
         let mut notes = Vec::new();
         while let Some(Ok(message)) = self.user.next().await {
@@ -51,7 +51,6 @@ impl Shell {
                 tungstenite::Message::Text(text) => {
                     notes.push(serde_json::from_str(&text).expect("a note"));
                 }
-                tungstenite::Message::Close(_) => break,
                 _ => {}
             }
         }
@@ -135,5 +134,13 @@ async fn lost_node_and_leaving_user_end_a_shell_with_their_reason() {
     let mut stopped = Shell::open(ShellLimits::default()).await;
     stopped.end.take().expect("once").send("meshd stops").expect("it runs");
     let ended = ConsoleNote::ended("meshd stops");
-    assert_eq!(stopped.notes().await, [ended]);
+    assert_eq!(stopped.notes().await, std::slice::from_ref(&ended));
+
+    // A stop of meshd ends the connection of the node, too.
+    for _ in 0..20 {
+        let mut stopped = Shell::open(ShellLimits::default()).await;
+        stopped.end.take().expect("once").send("meshd stops").expect("it runs");
+        drop(std::mem::replace(&mut stopped.output, mpsc::channel(1).0));
+        assert_eq!(stopped.notes().await, std::slice::from_ref(&ended));
+    }
 }
