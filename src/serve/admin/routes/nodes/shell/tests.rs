@@ -47,11 +47,8 @@ impl Shell {
     async fn notes(&mut self) -> Vec<ConsoleNote> {
         let mut notes = Vec::new();
         while let Some(Ok(message)) = self.user.next().await {
-            match message {
-                tungstenite::Message::Text(text) => {
-                    notes.push(serde_json::from_str(&text).expect("a note"));
-                }
-                _ => {}
+            if let tungstenite::Message::Text(text) = message {
+                notes.push(serde_json::from_str(&text).expect("a note"));
             }
         }
         notes
